@@ -1,0 +1,28 @@
+# Every third-party library, found once. All are Debian 12 packages; deploy/lib/packages.sh lists them.
+
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(YAML_CPP REQUIRED IMPORTED_TARGET yaml-cpp)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+find_path(UCX_INCLUDE ucp/api/ucp.h REQUIRED)
+find_library(UCX_UCP ucp REQUIRED)
+find_library(UCX_UCS ucs REQUIRED)
+add_library(penstock_ucx INTERFACE)
+target_include_directories(penstock_ucx INTERFACE "${UCX_INCLUDE}")
+target_link_libraries(penstock_ucx INTERFACE "${UCX_UCP}" "${UCX_UCS}")
+
+if(PENSTOCK_BUILD_SERVER)
+  find_package(Protobuf REQUIRED)
+  find_package(gRPC REQUIRED)
+  find_package(prometheus-cpp REQUIRED)
+endif()
+if(PENSTOCK_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()

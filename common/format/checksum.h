@@ -1,0 +1,47 @@
+// The checksum of stored bytes: XXH3-64, seeded with the chunk key and the length, so that right
+// bytes under the wrong key, or the right beginning of a longer value, do not pass either.
+//
+// Made by the writer, stored in the manifest, checked when the daemon commits and again by the
+// reader after the last hop. The widest vector instructions of the machine are chosen at run time.
+
+#ifndef PENSTOCK_COMMON_FORMAT_CHECKSUM_H_
+#define PENSTOCK_COMMON_FORMAT_CHECKSUM_H_
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "common/base/bytes.h"
+#include "common/keys/chunk_key.h"
+
+namespace penstock {
+
+// Checksum of `bytes` as one segment of the chunk `key`.
+uint64_t ChunkChecksum(const ChunkKey& key, ByteSpan bytes);
+// The same over scattered pieces, read in order.
+uint64_t ChunkChecksum(const ChunkKey& key, std::span<const iovec> pieces);
+
+// The same for bytes that arrive piece by piece. `total_bytes` must be known at the start.
+class ChecksumStream {
+ public:
+  ChecksumStream(const ChunkKey& key, uint64_t total_bytes);
+  ~ChecksumStream();
+  ChecksumStream(ChecksumStream&&) noexcept;
+  ChecksumStream& operator=(ChecksumStream&&) noexcept;
+
+  void Update(ByteSpan bytes);
+  uint64_t Finish() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// XXH3-64 with seed 0: for headers and manifests, which no key names.
+uint64_t PlainChecksum(ByteSpan bytes);
+
+}  // namespace penstock
+
+#endif  // PENSTOCK_COMMON_FORMAT_CHECKSUM_H_

@@ -1,0 +1,103 @@
+// Starting sessions: a daemon listens, a client dials.
+
+#ifndef PENSTOCK_COMMON_TRANSPORT_ENDPOINT_H_
+#define PENSTOCK_COMMON_TRANSPORT_ENDPOINT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/deadline.h"
+#include "common/base/status.h"
+#include "common/transport/event_loop.h"
+#include "common/transport/session.h"
+
+namespace penstock {
+
+// "tcp://host:port", "tcp://[v6]:port", "unix:///path". A bare "host:port" is tcp.
+struct Address {
+  enum class Kind { kTcp, kUnix };
+  Kind kind = Kind::kTcp;
+  std::string host;  // Or the path of a Unix socket.
+  uint16_t port = 0;
+
+  // Errors: kInvalidArgument saying what was expected.
+  static Result<Address> Parse(std::string_view text);
+  std::string ToString() const;
+};
+
+struct SessionLimits {
+  uint32_t max_in_flight = 1024;
+  uint32_t eager_bytes = 64u << 10;
+  uint64_t max_chunk_bytes = 1ull << 40;
+  size_t max_queued_bytes = 64u << 20;
+  Duration hello_timeout = std::chrono::seconds(5);  // From accept to a whole HELLO.
+  Duration heartbeat = std::chrono::seconds(2);      // PING after this much silence...
+  Duration peer_timeout = std::chrono::seconds(10);  // ...and death after this much.
+  uint32_t max_streams = 8;
+};
+
+struct ListenOptions {
+  std::vector<Address> addresses;  // Port 0: the kernel chooses.
+  std::string advertise_host;      // What clients are told to reach for the ucx wire.
+  std::vector<std::string> wires = {"ucx", "tcp"};  // Offered, best first.
+  uint64_t incarnation = 0;
+  SessionLimits limits;
+  uint32_t max_sessions = 4096;
+  // Called for connections that never became a session, with the reason: for counters.
+  std::function<void(const Status&)> on_refused;
+};
+
+// Called on the session's loop when HELLO is done. Returns who gets its events; the session and its
+// events live until OnClosed() and are then destroyed by the listener. nullptr refuses the session.
+using OnSession = std::function<std::unique_ptr<SessionEvents>(Session&)>;
+
+class Listener {
+ public:
+  // Accepts on loops[0]; sessions are spread over `loops`, which must outlive the listener.
+  // Errors: kInvalidArgument, kResourceExhausted, kIoError naming the address and its owner.
+  static Result<std::unique_ptr<Listener>> Start(const ListenOptions& options,
+                                                 std::vector<EventLoop*> loops,
+                                                 OnSession on_session);
+  virtual ~Listener() = default;
+
+  // Where it listens, with the real ports.
+  virtual std::vector<Address> addresses() const = 0;
+  // Stops accepting, closes every session with `why`, and returns when their OnClosed() have run.
+  virtual void Stop(const Status& why) = 0;
+};
+
+struct DialOptions {
+  Address address;
+  std::string wire = "auto";  // "auto", "tcp" or "ucx".
+  uint32_t streams = 2;       // Data streams asked for (tcp wire).
+  uint64_t incarnation = 0;
+  std::string tenant = "default";
+  std::string client_name;
+  SessionLimits limits;
+};
+
+// Called on `loop` exactly once. The session lives until its OnClosed() has returned; `events` must
+// live as long.
+using OnDialed = std::function<void(Result<Session*>)>;
+
+// Connects and says HELLO within `deadline`. Errors: kDisconnected, kVersionSkew (both versions are
+// in the text), kDeadlineExceeded, kBusy, kInvalidArgument. With wire "auto", a ucx wire that does
+// not come up falls back to tcp, and session.info().wire says so.
+void Dial(EventLoop& loop, const DialOptions& options, const Deadline& deadline,
+          SessionEvents& events, OnDialed on_dialed);
+
+// Wires that this build and machine can use, best first, with what UCX found: for `doctor`.
+struct WireReport {
+  std::string wire;
+  bool usable = false;
+  std::string detail;
+};
+std::vector<WireReport> DescribeWires();
+
+}  // namespace penstock
+
+#endif  // PENSTOCK_COMMON_TRANSPORT_ENDPOINT_H_
