@@ -1,5 +1,6 @@
 #include "common/protocol/messages.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -147,6 +148,40 @@ TEST(Messages, CountsBeyondTheLimitsAreRefusedBeforeMemoryIsReserved) {
   const uint32_t forged = kMaxItems;  // Many items claimed, two there.
   std::memcpy(fetch.data() + 24, &forged, sizeof(forged));
   EXPECT_EQ(FetchRequest::Decode(fetch).status().code(), Code::kCorruptMessage);
+}
+
+std::string Hex(ByteSpan bytes) {
+  std::string hex;
+  for (const std::byte b : bytes) hex += fmt::format("{:02x}", static_cast<unsigned>(b));
+  return hex;
+}
+
+// docs/formats/messages.md in bytes: what changes here breaks every peer.
+TEST(Messages, BytesAreTheOnesOfTheFormat) {
+  EXPECT_EQ(Hex(ReleaseRequest{0x0102030405060708}.Encode()), "10000000000000000807060504030201");
+  EXPECT_EQ(Hex(EncodeReply(ReplyHead{MessageType::kFetch, Code::kBusy, 5, "no"})),
+            "0c00120006000200050000006e6f");
+  MatchRequest match;
+  match.deadline_ms = 0x11;
+  match.reserve_ttl_ms = 0x22;
+  match.want_details = true;
+  match.groups = {{Digest256{}, 3, {Digest256{}}}};
+  EXPECT_EQ(Hex(match.Encode()), "1400010011000000220000000100000000000000" + std::string(64, '0') +
+                                     "0300000001000000" + std::string(64, '0'));
+}
+
+TEST(Messages, TypesKeepTheirNumbers) {
+  const std::pair<MessageType, int> golden[] = {
+      {MessageType::kHello, 1},   {MessageType::kHelloReply, 2},     {MessageType::kAttach, 3},
+      {MessageType::kPing, 5},    {MessageType::kPong, 6},           {MessageType::kGoodbye, 7},
+      {MessageType::kData, 8},    {MessageType::kOpenNamespace, 16}, {MessageType::kMatch, 17},
+      {MessageType::kFetch, 18},  {MessageType::kStore, 19},         {MessageType::kTouch, 20},
+      {MessageType::kPin, 21},    {MessageType::kDrop, 22},          {MessageType::kRelease, 23},
+      {MessageType::kCancel, 24}, {MessageType::kStat, 25},          {MessageType::kHint, 26},
+      {MessageType::kPull, 27},   {MessageType::kPush, 28},          {MessageType::kReply, 64},
+      {MessageType::kGrant, 65},
+  };
+  for (const auto& [type, number] : golden) EXPECT_EQ(static_cast<int>(type), number);
 }
 
 // Every decoder, over every prefix and over random damage, answers without reading past its input
