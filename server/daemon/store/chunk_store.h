@@ -63,7 +63,7 @@ class ChunkStore {
   //                          progress hold the space: try again;
   //         kFormatMismatch  the key is taken by a chunk of another namespace;
   //         kInvalidArgument unknown namespace, or a chunk that is its own parent.
-  Result<PendingChunk> Begin(StoreRequest request);
+  Result<PendingChunk> Begin(NewChunk chunk);
   // Checks the payload against the manifest's checksums and publishes the chunk. Whatever the
   // answer, `chunk` is used up.
   // Errors: kAlreadyExists   another one committed this key first: the space is given back;

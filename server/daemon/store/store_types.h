@@ -26,11 +26,11 @@ enum class ReservationId : uint64_t { kNone = 0 };
 struct ReadTerms {
   NamespaceId ns = NamespaceId::kNone;
   bool want_exact = true;  // Refuses lossy and query-dependent chunks.
-  uint64_t tag = 0;        // Must equal the tag of the chunk's manifest, 0 included.
+  uint64_t tag = 0;        // Must equal the tag of the manifest, unless that is 0.
 };
 
-// One chunk to store.
-struct StoreRequest {
+// A chunk to store.
+struct NewChunk {
   ChunkKey key;
   NamespaceId ns = NamespaceId::kNone;
   Manifest manifest;
@@ -83,7 +83,9 @@ struct ChunkInfo {
   uint64_t tag = 0;
   uint32_t token_count = 0;
   uint32_t extents = 0;
-  uint32_t readers = 0;  // Reads and reservations that hold it now.
+  uint32_t readers = 0;   // Reads and reservations that hold it now.
+  uint32_t children = 0;  // Chunks in the store that name it as their parent.
+  Duration idle{};        // Since it was last stored, found, matched or touched.
   bool pinned = false;
   Duration pin_left{};
 };
