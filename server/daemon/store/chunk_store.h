@@ -37,7 +37,7 @@ class ChunkStore {
  public:
   // Errors: kInvalidArgument (an option), kResourceExhausted (memory, naming the limit, what was
   // wanted and what is allowed).
-  static Result<std::unique_ptr<ChunkStore>> Create(const StoreOptions& options);
+  static Result<std::unique_ptr<ChunkStore>> Create(const ChunkStoreOptions& options);
   ~ChunkStore();
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
@@ -81,12 +81,12 @@ class ChunkStore {
   // before the first that is not found, the head as the most recent.
   std::vector<Result<ChunkRef>> FindMany(std::span<const ChunkKey> keys, const ReadTerms& terms);
 
-  // The longest stored prefix; see MatchGroup and MatchResult. Refreshes exactly the chunks of the
+  // The longest stored prefix; see KeyGroup and MatchResult. Refreshes exactly the chunks of the
   // answer. With `reserve` they stay until the reservation ends: by ReleaseReservation(), by
   // ReleaseOwner(), by its time (by the monotonic clock). A reserved chunk is never evicted; an
   // explicit Drop() or replacement still takes it away (a later Find() says kMiss).
   // Errors: kInvalidArgument (groups of different lengths, no group), kTooLarge (too many keys).
-  Result<MatchResult> Match(std::span<const MatchGroup> groups,
+  Result<MatchResult> Match(std::span<const KeyGroup> groups,
                             const std::optional<ReserveRequest>& reserve = std::nullopt);
 
   // What is known of a chunk. Refreshes nothing. Errors: as Find().
@@ -133,7 +133,7 @@ class ChunkStore {
   // ---- What it holds ----------------------------------------------------------------------------
 
   // Consistent when nothing else is being called; each figure alone is always exact.
-  StoreStats Stats() const;
+  ChunkStoreStats Stats() const;
   uint64_t max_chunk_bytes() const;
   // The arena: where all pieces() lie, for registration with a device; and its memfd, which others
   // can map read-only only. Valid as long as the store.

@@ -1,4 +1,4 @@
-// StoreOptions: how large a ChunkStore is and where its limits are. Validated once, by
+// ChunkStoreOptions: how large a ChunkStore is and where its limits are. Validated once, by
 // ChunkStore::Create(); everything behind it may rely on what Validate() checked.
 
 #ifndef PENSTOCK_SERVER_DAEMON_STORE_STORE_OPTIONS_H_
@@ -28,7 +28,7 @@ struct ArenaOptions {
   bool lock = false;      // mlock(): never swapped. Implies prefault.
 };
 
-struct StoreOptions {
+struct ChunkStoreOptions {
   ArenaOptions arena;
   // Longest chunk. 0: a quarter of the arena.
   uint64_t max_chunk_bytes = 0;

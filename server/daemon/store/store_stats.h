@@ -1,5 +1,5 @@
-// StoreStats: what a ChunkStore did and what it holds. A counter is updated in one place, at the
-// outcome, never at the intention.
+// ChunkStoreStats: what a ChunkStore did and what it holds. A counter is updated in one place, at
+// the outcome, never at the intention.
 
 #ifndef PENSTOCK_SERVER_DAEMON_STORE_STORE_STATS_H_
 #define PENSTOCK_SERVER_DAEMON_STORE_STORE_STATS_H_
@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-struct StoreStats {
+struct ChunkStoreStats {
   // Counters of Begin()/Commit(), since the store was created. While nothing is being called:
   //   begun = committed + exists + sum(refused) + sum(failed) + pending_chunks
   uint64_t begun = 0;

@@ -44,7 +44,7 @@ struct NewChunk {
 };
 
 // One KV group of a Match().
-struct MatchGroup {
+struct KeyGroup {
   ReadTerms terms;
   std::span<const ChunkKey> keys;  // In prompt order; the same number in every group.
   // 0: full attention, every chunk of the prefix is needed. Otherwise only the last `window`
