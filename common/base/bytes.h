@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -84,8 +85,12 @@ class ByteWriter {
   ByteWriter& U16(uint16_t v) { return Write(v); }
   ByteWriter& U32(uint32_t v) { return Write(v); }
   ByteWriter& U64(uint64_t v) { return Write(v); }
+  // `bytes` must not be part of this writer.
   ByteWriter& Append(ByteSpan bytes) {
-    out_.insert(out_.end(), bytes.begin(), bytes.end());
+    // Not insert(): where it is inlined, GCC 12 warns of an overflow that cannot happen.
+    const size_t at = out_.size();
+    out_.resize(at + bytes.size());
+    if (!bytes.empty()) std::memcpy(out_.data() + at, bytes.data(), bytes.size());
     return *this;
   }
   // Overwrites bytes already written (a length or a checksum known only at the end).

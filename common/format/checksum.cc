@@ -64,6 +64,9 @@ void ChecksumStream::Update(ByteSpan bytes) {
 uint64_t ChecksumStream::Finish() const { return Kernel().digest(&state_->hash); }
 
 uint64_t PlainChecksum(ByteSpan bytes) { return Kernel().hash(bytes.data(), bytes.size(), 0); }
+uint64_t PlainChecksum(std::span<const iovec> pieces) {
+  return Kernel().hash_pieces(pieces.data(), pieces.size(), 0);
+}
 
 std::string_view ChecksumKernelName() { return Kernel().name; }
 

@@ -49,6 +49,7 @@ class ChecksumStream {
 
 // XXH3-64 with seed 0: for headers and manifests, which no key names.
 uint64_t PlainChecksum(ByteSpan bytes);
+uint64_t PlainChecksum(std::span<const iovec> pieces);
 
 // The variant in use, for start-up logs and `doctor`: "baseline", "avx2" or "avx512".
 std::string_view ChecksumKernelName();

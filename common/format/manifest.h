@@ -54,6 +54,9 @@ enum ManifestFlags : uint32_t {
   kManifestPositionFree = 1u << 2,
   kManifestMutable = 1u << 3,
 };
+// An unknown flag in the lower half may be ignored; one in the upper half changes what the bytes
+// mean, so a build that does not know it refuses the manifest.
+inline constexpr uint32_t kManifestCriticalFlags = 0xFFFF0000u;
 
 struct Manifest {
   uint32_t flags = 0;
@@ -66,17 +69,29 @@ struct Manifest {
 
   static constexpr size_t kMaxSegments = 4096;
   static constexpr size_t kMaxEncodedBytes = 1u << 20;
+  static constexpr size_t kHeaderBytes = 48;
+  static constexpr size_t kSegmentBytes = 32;
 
-  // Sum of stored_bytes. A decoded manifest never overflows it.
+  // Sum of stored_bytes. A valid manifest never overflows it.
   uint64_t TotalStoredBytes() const;
   // One opaque segment over `payload_bytes` bytes with `checksum`.
   static Manifest Plain(uint64_t payload_bytes, uint64_t checksum, uint32_t token_count = 0);
 
-  // Appends the encoding to `out`.
+  // What Decode() demands of the contents: 1 to kMaxSegments segments, sums of lengths below 2^63,
+  // layers below 2^16, no or token_count positions, no unknown critical flag, an encoding of at
+  // most kMaxEncodedBytes. Writers check it before they encode; errors: kInvalidArgument,
+  // kVersionSkew (a critical flag).
+  Status Validate() const;
+
+  // Size of the encoding.
+  size_t EncodedBytes() const;
+  // Appends the encoding to `out`. REQUIRES: Validate().ok().
   void EncodeTo(ByteWriter& out) const;
   std::vector<std::byte> Encode() const;
-  // Errors: kCorruptMessage (truncated, wrong magic, checksum, counts, sum overflow),
-  // kVersionSkew (a version this build does not read). Unknown trailing fields are skipped.
+  // `bytes` is exactly one encoding. Errors: kCorruptMessage (truncated or with something behind
+  // it, wrong magic, checksum, counts, lengths), kVersionSkew (a version or a critical flag this
+  // build does not read). Fields appended by later builds are skipped, and are lost when the
+  // result is encoded again: who stores a manifest stores the bytes it was given.
   static Result<Manifest> Decode(ByteSpan bytes);
 
   friend bool operator==(const Manifest&, const Manifest&) = default;

@@ -1,0 +1,10 @@
+# Tests of common/{format,keys,log,config,metrics}.
+
+penstock_test(checksum_test SRCS checksum_test.cc DEPS penstock_format PkgConfig::XXHASH)
+add_test(NAME checksum_symbols_test COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/checksum_symbols_test.sh
+  ${CMAKE_NM} $<TARGET_OBJECTS:penstock_checksum_kernels> COMMAND_EXPAND_LISTS)
+set_tests_properties(checksum_symbols_test PROPERTIES LABELS unit TIMEOUT 60)
+penstock_test(manifest_test SRCS manifest_test.cc DEPS penstock_format nlohmann_json::nlohmann_json)
+target_compile_definitions(manifest_test PRIVATE PENSTOCK_GOLDEN_DIR="${CMAKE_CURRENT_SOURCE_DIR}/golden")
+penstock_test(selection_test SRCS selection_test.cc DEPS penstock_format)
+penstock_test(verify_test SRCS verify_test.cc DEPS penstock_format)
