@@ -35,7 +35,15 @@ function(penstock_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SRCS})
   target_link_libraries(${name} PUBLIC penstock_compile ${ARG_DEPS})
+  set_property(GLOBAL APPEND PROPERTY PENSTOCK_LIBRARIES ${name})  # For the check of headers.
 endfunction()
+
+# What prebuilt libraries do is not for our sanitizers to judge: tests/sanitizers says what is kept quiet.
+set(PENSTOCK_SANITIZER_ENVIRONMENT
+  "ASAN_OPTIONS=set:detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1"
+  "LSAN_OPTIONS=set:suppressions=${CMAKE_SOURCE_DIR}/tests/sanitizers/lsan.txt:print_suppressions=0"
+  "UBSAN_OPTIONS=set:print_stacktrace=1:suppressions=${CMAKE_SOURCE_DIR}/tests/sanitizers/ubsan.txt"
+  "TSAN_OPTIONS=set:suppressions=${CMAKE_SOURCE_DIR}/tests/sanitizers/tsan.txt:halt_on_error=1:second_deadlock_stack=1")
 
 # penstock_test(NAME SRCS ... [DEPS ...] [LABELS ...] [TIMEOUT seconds]): one GoogleTest program.
 function(penstock_test name)
@@ -50,4 +58,10 @@ function(penstock_test name)
   target_link_libraries(${name} PRIVATE penstock_compile ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(PENSTOCK_SANITIZE)
+    # Programs are several times slower under a sanitizer.
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT_MODIFICATION "${PENSTOCK_SANITIZER_ENVIRONMENT}")
+  endif()
 endfunction()
