@@ -33,17 +33,36 @@ def chunk_checksum(key, data):
 # --- Manifests: docs/formats/manifest.md ---------------------------------------------------------
 
 
-def manifest(segments, flags=0, tokens=0, tag=0, positions=(), assets=(), header_extra=b"",
-             segment_extra=b"", trailer=b""):
+def manifest(
+    segments,
+    flags=0,
+    tokens=0,
+    tag=0,
+    positions=(),
+    assets=(),
+    header_extra=b"",
+    segment_extra=b"",
+    trailer=b"",
+):
     body = b""
     for kind, codec, first, count, logical, stored, checksum in segments:
         body += struct.pack("<BBHHHQQQ", kind, 0, codec, first, count, logical, stored, checksum)
         body += segment_extra
     body += b"".join(struct.pack("<I", p) for p in positions) + b"".join(assets) + trailer
     header_bytes = 48 + len(header_extra)
-    head = b"PSKM" + struct.pack("<HHIHHIIQII", 1, header_bytes, header_bytes + len(body),
-                                 32 + len(segment_extra), len(segments), flags, tokens, tag,
-                                 len(positions), len(assets))
+    head = b"PSKM" + struct.pack(
+        "<HHIHHIIQII",
+        1,
+        header_bytes,
+        header_bytes + len(body),
+        32 + len(segment_extra),
+        len(segments),
+        flags,
+        tokens,
+        tag,
+        len(positions),
+        len(assets),
+    )
     checksum = xxh3(head + bytes(8) + header_extra + body)
     return (head + struct.pack("<Q", checksum) + header_extra + body).hex()
 
@@ -52,18 +71,27 @@ def manifests():
     key = hashlib.sha256(b"golden").digest()
     payload = bytes(range(256)) * 16
     plain = [(0, 0, 0, 0, 4096, 4096, chunk_checksum(key, payload))]
-    layered = [(1, 0, layer, 1, 1000 + layer, 1000 + layer, 0x1111111111111111 * (layer + 1))
-               for layer in range(4)]
-    planes = [(2, 3, 0, 32, 1 << 20, 1 << 19, 1), (3, 4, 0, 32, 1 << 20, 1 << 18, 2),
-              (6, 0, 0, 0, 4096, 4096, 3)]
+    layered = [
+        (1, 0, layer, 1, 1000 + layer, 1000 + layer, 0x1111111111111111 * (layer + 1))
+        for layer in range(4)
+    ]
+    planes = [
+        (2, 3, 0, 32, 1 << 20, 1 << 19, 1),
+        (3, 4, 0, 32, 1 << 20, 1 << 18, 2),
+        (6, 0, 0, 0, 4096, 4096, 3),
+    ]
     asset = hashlib.sha256(b"asset").digest()
     return {
         "plain": manifest(plain, tokens=256),
         "layered": manifest(layered, tokens=256, tag=0x0123456789ABCDEF),
-        "planes": manifest(planes, flags=5, tokens=3, positions=[7, 9, 4294967295],
-                           assets=[asset]),
-        "later": manifest(plain, tokens=256, header_extra=b"new header field",
-                          segment_extra=b"8 bytes!", trailer=b"a new list"),
+        "planes": manifest(planes, flags=5, tokens=3, positions=[7, 9, 4294967295], assets=[asset]),
+        "later": manifest(
+            plain,
+            tokens=256,
+            header_extra=b"new header field",
+            segment_extra=b"8 bytes!",
+            trailer=b"a new list",
+        ),
     }
 
 
