@@ -5,8 +5,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint8_t kAllBytes = 0;        // Nothing follows: every segment.
-constexpr uint8_t kConditionBytes = 8;  // layer_first, layer_count, kinds.
+constexpr size_t kEncodedBytes = 8;
 
 }  // namespace
 
@@ -37,30 +36,27 @@ std::string Selection::ToString() const {
   return text;
 }
 
-void Selection::EncodeTo(ByteWriter& out) const {
-  if (IsAll()) {
-    out.U8(kAllBytes);
-    return;
-  }
-  out.U8(kConditionBytes);
+std::vector<std::byte> Selection::Encode() const {
+  if (IsAll()) return {};
+  ByteWriter out;
+  out.Reserve(kEncodedBytes);
   out.U16(layer_count == 0 ? 0 : layer_first).U16(layer_count).U32(kinds);
+  return out.Release();
 }
 
-Result<Selection> Selection::DecodeFrom(ByteReader& in) {
-  const uint8_t size = in.U8();
-  if (!in.ok()) return Status(Code::kCorruptMessage, "selection: truncated");
-  if (size == kAllBytes) return All();
-  if (size > kConditionBytes) {
-    return Status(Code::kUnimplemented, fmt::format("selection of {} bytes", size));
+Result<Selection> Selection::Decode(ByteSpan bytes) {
+  if (bytes.empty()) return All();
+  if (bytes.size() > kEncodedBytes) {
+    return Status(Code::kUnimplemented, fmt::format("selection of {} bytes", bytes.size()));
   }
+  ByteReader in(bytes);
   Selection s;
   s.layer_first = in.U16();
   s.layer_count = in.U16();
   s.kinds = in.U32();
-  if (!in.ok()) return Status(Code::kCorruptMessage, "selection: truncated");
   const bool layers_ok = s.layer_count > 0 || s.layer_first == 0;
-  if (size != kConditionBytes || s.IsAll() || !layers_ok) {
-    return Status(Code::kCorruptMessage, "selection: not canonical");
+  if (!in.ok() || s.IsAll() || !layers_ok) {
+    return Status(Code::kCorruptMessage, "selection: truncated or not canonical");
   }
   return s;
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "common/base/bytes.h"
@@ -38,10 +39,11 @@ struct Selection {
   // "all", "layers 4..7, kinds 0x6": for messages.
   std::string ToString() const;
 
-  void EncodeTo(ByteWriter& out) const;
-  // Reads one selection from `in`. Errors: kCorruptMessage (truncated, not as EncodeTo() writes
-  // it), kUnimplemented (a condition that this build does not know: it would read too much).
-  static Result<Selection> DecodeFrom(ByteReader& in);
+  // Empty for All().
+  std::vector<std::byte> Encode() const;
+  // `bytes` is exactly one encoding. Errors: kCorruptMessage (not as Encode() writes it),
+  // kUnimplemented (longer: a condition that this build does not know; it would read too much).
+  static Result<Selection> Decode(ByteSpan bytes);
 
   friend bool operator==(const Selection&, const Selection&) = default;
 };

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -39,21 +40,36 @@ struct NamespaceDescriptor {
   // Whatever else decides the bytes: runner version, hash algorithm and seed, ...
   std::map<std::string, std::string> extension;
 
-  // Canonical bytes: equal descriptors encode equally, different ones differently.
+  // Canonical bytes: equal descriptors encode equally, different ones differently. A field at its
+  // default is left out, so that a field added later changes no fingerprint where it is not used.
   std::vector<std::byte> Encode() const;
-  // Rejects anything that Encode() would not have written (order, duplicates, sizes), so that one
-  // namespace has one fingerprint.
+  // Rejects anything that Encode() would not have written (order, duplicates, sizes, defaults), so
+  // that one namespace has one fingerprint, and what Validate() rejects. Errors: kCorruptMessage,
+  // kVersionSkew (a version or a field of a later build), kInvalidArgument.
   static Result<NamespaceDescriptor> Decode(ByteSpan bytes);
 
   Fingerprint ComputeFingerprint() const;
-  // JSON, one member a field in the order above: for people and for `--json`.
-  std::string ToJson() const;
-  // Strings up to kMaxText, at most kMaxExtensions of them, sizes > 0, ranks below sizes,
-  // chunk_tokens a multiple of block_tokens.
+  // The same from an encoding, also from one that this build cannot decode.
+  static Fingerprint FingerprintOf(ByteSpan encoding);
+
+  enum class Salt { kHide, kShow };
+  // JSON on one line, one member a field in the order above: for people and for `--json`. A hidden
+  // salt is replaced by the member "tenant_salt_digest", which FromJson() refuses.
+  std::string ToJson(Salt salt = Salt::kHide) const;
+  // An object with any of the fields; the others keep their defaults. Error: kInvalidArgument, with
+  // the member (and the nearest known name), for unknown or repeated members, wrong types, numbers
+  // out of range, and what Validate() rejects.
+  static Result<NamespaceDescriptor> FromJson(std::string_view json);
+
+  // Texts are UTF-8 without control characters, up to kMaxText bytes; at most kMaxExtensions
+  // extensions, with names; sizes > 0; ranks below sizes; chunk_tokens a multiple of block_tokens
+  // (both 0 where chunks are not made of tokens). Error: kInvalidArgument, naming the field.
   Status Validate() const;
 
   static constexpr size_t kMaxText = 1024;
   static constexpr size_t kMaxExtensions = 64;
+  // No valid descriptor encodes to more.
+  static constexpr size_t kMaxEncodedBytes = 160 * 1024;
 
   friend bool operator==(const NamespaceDescriptor&, const NamespaceDescriptor&) = default;
 };

@@ -33,13 +33,14 @@ duration() {
   fi
 }
 
-# _tick LOG TEXT: every ten seconds says that TEXT goes on, and the last count that the log shows
+# _tick LOG TEXT: every few seconds (ten, or thirty where nobody watches a terminal) says that TEXT goes on, and the last count that the log shows
 # ("[120/340]" of ninja, "12/80 Test" of ctest, "[ 45%]" of pytest).
 _tick() {
-  local log=$1 text=$2 began=$SECONDS napping=0 count
+  local log=$1 text=$2 began=$SECONDS napping=0 count every=30
+  [[ ! -t 1 ]] || every=10
   trap 'kill "$napping" 2>/dev/null; exit 0' TERM
   while true; do
-    sleep 10 &
+    sleep "$every" &
     napping=$!
     wait "$napping"
     count=$(tail -c 4000 "$log" 2>/dev/null | tr '\r' '\n' |

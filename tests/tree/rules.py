@@ -204,6 +204,19 @@ def include_guards(tree: list[Source]) -> list[str]:
     return problems
 
 
+def own_header_first(tree: list[Source]) -> list[str]:
+    """foo.cc includes foo.h before anything else, which shows that foo.h compiles alone."""
+    paths = {source.path for source in tree}
+    problems = []
+    for source in tree:
+        own = source.path.removesuffix(".cc") + ".h"
+        if source.suffix == ".cc" and own in paths:
+            first = re.search(r'^\s*#\s*include\s+["<]([^">]+)[">]', source.text, re.M)
+            if not first or first.group(1) != own:
+                problems.append(f"{source.path}: its first include must be {own}")
+    return problems
+
+
 def licence(tree: list[Source]) -> list[str]:
     """The licence is in the tree, whole, and every shipped text says whose it is."""
     by_path = {source.path: source for source in tree}
@@ -271,6 +284,7 @@ RULES = {
         stale_allowances,
         banned_tokens,
         include_guards,
+        own_header_first,
         licence,
         private_words,
         text_hygiene,

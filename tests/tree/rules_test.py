@@ -187,6 +187,17 @@ class IncludeGuards(unittest.TestCase):
             self.assertEqual(len(rules.include_guards([source])), 1, source.path)
 
 
+class OwnHeaderFirst(unittest.TestCase):
+    def complaints(self, text: str) -> int:
+        files = [header("common/a.h"), Source("common/a.cc", text.encode())]
+        return len(rules.own_header_first(files))
+
+    def test_own_header_comes_first(self):
+        self.assertEqual(self.complaints('// What.\n#include "common/a.h"\n\n#include <map>\n'), 0)
+        self.assertEqual(self.complaints('#include <map>\n#include "common/a.h"\n'), 1)
+        self.assertEqual(self.complaints("int a;\n"), 1)
+
+
 class Words(unittest.TestCase):
     def test_private_paths_are_found_anywhere(self):
         for text in ["see /wor" + "k/main/x", "cd /roo" + "t/a", "a sub" + "agent wrote this"]:

@@ -86,35 +86,29 @@ TEST(Selection, EncodesTheDocumentedBytesAndBack) {
   Selection both = Selection::Layers(0x0102, 0x0304);
   both.kinds = 0x05060708;
   const std::pair<Selection, std::vector<int>> cases[] = {
-      {Selection::All(), {0}},
-      {Selection::Layers(2, 3), {8, 2, 0, 3, 0, 0, 0, 0, 0}},
-      {Selection::Kinds({SegmentKind::kK, SegmentKind::kV}), {8, 0, 0, 0, 0, 12, 0, 0, 0}},
-      {both, {8, 2, 1, 4, 3, 8, 7, 6, 5}}};
+      {Selection::All(), {}},
+      {Selection::Layers(2, 3), {2, 0, 3, 0, 0, 0, 0, 0}},
+      {Selection::Kinds({SegmentKind::kK, SegmentKind::kV}), {0, 0, 0, 0, 12, 0, 0, 0}},
+      {both, {2, 1, 4, 3, 8, 7, 6, 5}}};
   for (const auto& [selection, bytes] : cases) {
-    ByteWriter out;
-    selection.EncodeTo(out);
     std::vector<std::byte> want;
     for (const int b : bytes) want.push_back(static_cast<std::byte>(b));
-    EXPECT_EQ(out.Release(), want) << selection.ToString();
-    ByteReader in(want);
-    EXPECT_EQ(*Selection::DecodeFrom(in), selection);
-    EXPECT_TRUE(in.AtEnd());
-    for (size_t size = 0; size < want.size(); ++size) {
-      ByteReader cut(ByteSpan(want).first(size));
-      EXPECT_EQ(Selection::DecodeFrom(cut).status().code(), Code::kCorruptMessage);
+    EXPECT_EQ(selection.Encode(), want) << selection.ToString();
+    EXPECT_EQ(*Selection::Decode(want), selection);
+    for (size_t size = 1; size < want.size(); ++size) {
+      EXPECT_EQ(Selection::Decode(ByteSpan(want).first(size)).status().code(),
+                Code::kCorruptMessage);
     }
   }
 }
 
 TEST(Selection, RefusesWhatItWouldNotWriteAndWhatItDoesNotKnow) {
   const auto decode = [](std::vector<uint8_t> bytes) {
-    ByteReader in(std::as_bytes(std::span(bytes)));
-    return Selection::DecodeFrom(in).status().code();
+    return Selection::Decode(std::as_bytes(std::span(bytes))).status().code();
   };
-  EXPECT_EQ(decode({8, 0, 0, 0, 0, 0, 0, 0, 0}), Code::kCorruptMessage);  // "All", the long way.
-  EXPECT_EQ(decode({8, 1, 0, 0, 0, 4, 0, 0, 0}), Code::kCorruptMessage);  // First without count.
-  EXPECT_EQ(decode({4, 1, 0, 1, 0, 0, 0, 0, 0}), Code::kCorruptMessage);  // Too short.
-  EXPECT_EQ(decode({9, 1, 0, 1, 0, 0, 0, 0, 0, 0}), Code::kUnimplemented);
+  EXPECT_EQ(decode({0, 0, 0, 0, 0, 0, 0, 0}), Code::kCorruptMessage);  // "All", the long way.
+  EXPECT_EQ(decode({1, 0, 0, 0, 4, 0, 0, 0}), Code::kCorruptMessage);  // First without count.
+  EXPECT_EQ(decode({1, 0, 1, 0, 0, 0, 0, 0, 0}), Code::kUnimplemented);
 }
 
 }  // namespace

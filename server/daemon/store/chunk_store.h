@@ -141,11 +141,26 @@ class ChunkStore {
   int arena_fd() const;
 
  private:
-  friend class ChunkRef;
-  friend class PendingChunk;
-  class Impl;
-  explicit ChunkStore(std::unique_ptr<Impl> impl);
-  const std::unique_ptr<Impl> impl_;
+  struct Parts;
+  struct Evicted {
+    size_t chunks = 0;
+    bool exhausted = false;  // Nothing is left that may go now.
+  };
+
+  explicit ChunkStore(std::unique_ptr<Parts> parts);
+  Status Judge(const NewChunk& chunk, uint64_t bytes) const;
+  // Gives the entry memory, evicting others if need be. Errors: kAllPinned, kBusy.
+  Status MakeRoom(ChunkEntry& entry);
+  Status NoRoom(const ChunkEntry& entry) const;
+  Evicted Evict(uint64_t arena_bytes, uint64_t metadata_bytes, size_t max_victims);
+  Status Publish(ChunkEntry* entry, OwnerId owner, bool replace);
+  void CountLookup(Code code);
+  Status CheckGroups(std::span<const KeyGroup> groups,
+                     const std::optional<ReserveRequest>& reserve) const;
+  void Reserve(const ReserveRequest& request, std::vector<ChunkRef> chunks, MatchResult& result);
+  void CountDropped(const ChunkRef& removed);
+
+  const std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace penstock

@@ -51,6 +51,7 @@ struct ChunkStoreOptions {
   Duration max_reservation_ttl = std::chrono::minutes(5);  // Longer wishes are cut to it.
   Duration max_pin_ttl = std::chrono::hours(24 * 7);       // The same for pins.
   uint32_t max_reservations = 65536;                       // At a time.
+  uint64_t max_reserved_refs = 4ull << 20;                 // Chunks in all of them, 8 bytes each.
   uint32_t max_pins = 1u << 20;                            // At a time.
   uint32_t max_match_keys = 1u << 20;                      // In all groups of one Match().
   uint32_t max_namespaces = 4096;

@@ -1,0 +1,58 @@
+// NamespaceRegistry: the namespaces that a store has opened.
+//
+// Thread safety: every method may be called from any thread. A record lives as long as the
+// registry, so that chunks can point to it.
+
+#ifndef PENSTOCK_SERVER_DAEMON_STORE_NAMESPACE_REGISTRY_H_
+#define PENSTOCK_SERVER_DAEMON_STORE_NAMESPACE_REGISTRY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/base/bytes.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "server/daemon/store/key_hash.h"
+#include "server/daemon/store/store_types.h"
+
+namespace penstock {
+
+struct NamespaceRecord {
+  NamespaceId id = NamespaceId::kNone;
+  Fingerprint fingerprint;
+  std::vector<std::byte> descriptor;
+  std::atomic<uint64_t> chunks{0};
+  std::atomic<uint64_t> bytes{0};
+};
+
+class NamespaceRegistry {
+ public:
+  NamespaceRegistry(uint32_t max_namespaces, uint64_t max_descriptor_bytes)
+      : max_namespaces_(max_namespaces), max_descriptor_bytes_(max_descriptor_bytes) {}
+
+  // Idempotent. Errors: kResourceExhausted.
+  Result<NamespaceId> Open(const Fingerprint& fingerprint, ByteSpan descriptor);
+  NamespaceId Find(const Fingerprint& fingerprint) const;
+  // nullptr if there is no such namespace.
+  NamespaceRecord* Get(NamespaceId id) const;
+  std::optional<NamespaceInfo> Info(NamespaceId id) const;
+  std::vector<NamespaceInfo> List() const;
+  size_t size() const;
+
+ private:
+  const uint32_t max_namespaces_;
+  const uint64_t max_descriptor_bytes_;
+
+  mutable Mutex mu_;
+  absl::flat_hash_map<Fingerprint, NamespaceRecord*, KeyHash> by_fingerprint_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<NamespaceRecord>> records_ ABSL_GUARDED_BY(mu_);  // [id - 1]
+  uint64_t descriptor_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace penstock
+
+#endif  // PENSTOCK_SERVER_DAEMON_STORE_NAMESPACE_REGISTRY_H_

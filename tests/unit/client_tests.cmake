@@ -1,1 +1,0 @@
-penstock_test(client_memory_test SRCS client_memory_test.cc DEPS penstock_client)
