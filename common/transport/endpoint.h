@@ -47,7 +47,8 @@ struct ListenOptions {
   uint64_t incarnation = 0;
   SessionLimits limits;
   uint32_t max_sessions = 4096;
-  // Called for connections that never became a session, with the reason: for counters.
+  // Called for connections that never became a session, with the reason: for counters. On any of
+  // the loops; must not block.
   std::function<void(const Status&)> on_refused;
 };
 
@@ -67,6 +68,7 @@ class Listener {
   // Where it listens, with the real ports.
   virtual std::vector<Address> addresses() const = 0;
   // Stops accepting, closes every session with `why`, and returns when their OnClosed() have run.
+  // Idempotent; the destructor does it too. Not from a loop's thread.
   virtual void Stop(const Status& why) = 0;
 };
 
@@ -84,9 +86,9 @@ struct DialOptions {
 // live as long.
 using OnDialed = std::function<void(Result<Session*>)>;
 
-// Connects and says HELLO within `deadline`. Errors: kDisconnected, kVersionSkew (both versions are
-// in the text), kDeadlineExceeded, kBusy, kInvalidArgument. With wire "auto", a ucx wire that does
-// not come up falls back to tcp, and session.info().wire says so.
+// Connects and says HELLO within `deadline`. From any thread. Errors: kDisconnected, kVersionSkew
+// (both versions are in the text), kDeadlineExceeded, kBusy, kInvalidArgument. With wire "auto", a
+// ucx wire that does not come up falls back to tcp, and session.info().wire says so.
 void Dial(EventLoop& loop, const DialOptions& options, const Deadline& deadline,
           SessionEvents& events, OnDialed on_dialed);
 

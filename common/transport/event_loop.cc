@@ -27,6 +27,8 @@ namespace {
 // Events taken from the kernel in one turn. A watch that has more to do is called again next turn.
 constexpr int kEventsPerTurn = 64;
 constexpr uint64_t kWakeTag = 0;
+// Batches of posted functions that run before descriptors and timers get their turn.
+constexpr int kPostRounds = 4;
 // How often a stopping loop looks for functions that its last functions posted.
 constexpr int kLastRounds = 1000;
 
@@ -94,6 +96,7 @@ class EpollLoop final : public EventLoop {
   void Wake();
   // True if the loop is to go on.
   bool RunPosted();
+  bool HasPosted();
   bool RunPollers();
   bool ArmPollers();
   void RunTimers();
@@ -232,11 +235,13 @@ void EpollLoop::RunTimers() {
   }
 }
 
+bool EpollLoop::HasPosted() {
+  MutexLock lock(mu_);
+  return !posted_.empty() || stopping_;
+}
+
 int EpollLoop::WaitMillis() {
-  {
-    MutexLock lock(mu_);
-    if (!posted_.empty() || stopping_) return 0;
-  }
+  if (HasPosted()) return 0;
   while (!timer_heap_.empty() && !timers_.contains(timer_heap_.front().id)) {
     std::pop_heap(timer_heap_.begin(), timer_heap_.end());
     timer_heap_.pop_back();
@@ -265,7 +270,11 @@ void EpollLoop::Dispatch(uint64_t tag, uint32_t events) {
 void EpollLoop::Main() {
   thread_id_.store(std::this_thread::get_id());
   std::array<epoll_event, kEventsPerTurn> events;
+  int rounds = 0;
   while (RunPosted()) {
+    // What callbacks post is mostly for the end of their own turn.
+    if (++rounds < kPostRounds && HasPosted()) continue;
+    rounds = 0;
     const bool busy = RunPollers();
     int timeout = WaitMillis();
     if (timeout != 0 && (busy || !ArmPollers())) timeout = 0;
@@ -273,10 +282,11 @@ void EpollLoop::Main() {
     for (int i = 0; i < count; ++i) Dispatch(events[i].data.u64, events[i].events);
     RunTimers();
   }
-  // What callbacks hold is destroyed on the thread that they belonged to.
-  watches_.clear();
-  timers_.clear();
-  pollers_.clear();
+  // What callbacks hold is destroyed on the thread that they belonged to. It may come back for
+  // Unwatch() and the like.
+  const auto watches = std::exchange(watches_, {});
+  const auto timers = std::exchange(timers_, {});
+  const auto pollers = std::exchange(pollers_, {});
 }
 
 Status EpollLoop::Watch(int fd, uint32_t events, std::function<void(uint32_t)> fn) {

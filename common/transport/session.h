@@ -6,7 +6,9 @@
 // Everything above this interface is the same for every wire.
 //
 // Threads: a session belongs to one EventLoop. Every method and every callback runs on that loop's
-// thread; other threads use loop().Post(). Nothing here blocks.
+// thread; other threads use loop().Post(). Nothing here blocks. No callback (event, SendDone, or
+// the `done` of Abandon()) is called from inside a method of the session, so that callers need not
+// expect to be re-entered.
 
 #ifndef PENSTOCK_COMMON_TRANSPORT_SESSION_H_
 #define PENSTOCK_COMMON_TRANSPORT_SESSION_H_
@@ -56,26 +58,32 @@ class SessionEvents {
 
   // Data is about to arrive: appends to `pieces` where its header.length bytes go, exactly that
   // many, and returns true; or returns false to have them thrown away. The memory must stay valid
-  // until OnData() for the same data or until an Abandon() of the request has called back.
+  // until OnData() for the same data or until an Abandon() of the request has called back. One
+  // SendData() of the peer may arrive as several frames, in any order and at the same time, each
+  // with its own offset: count bytes, not calls. After an Abandon() later frames of the request
+  // still ask: refuse them.
   virtual bool Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces) = 0;
 
-  // The data of one DATA frame has landed (or failed: kBadBuffer when the pieces cannot be written,
-  // kDisconnected). Not called for data that Locate() refused, nor for frames with
-  // length 0 and a status, which come to OnDataFailed().
+  // The data of one DATA frame has landed (or failed: kBadBuffer when the pieces cannot be written
+  // or do not add up to its length, kDisconnected). Called once for each Locate() that returned
+  // true, unless the request was abandoned meanwhile. Not called for frames with length 0 and a
+  // status, which come to OnDataFailed().
   virtual void OnData(uint64_t request_id, const DataHeader& header, const Status& status) = 0;
 
-  // The sender could not deliver the item.
+  // The sender could not deliver the item (a part of it may have arrived already, and be zeros).
   virtual void OnDataFailed(uint64_t request_id, const DataHeader& header) = 0;
 
   // The session is over; no callback follows, all pieces and all sent memory are free. Called
-  // exactly once, also after Close().
+  // exactly once, also after Close(). Call no method of the session from here. `why` is what
+  // Close() was told, or the peer's reason (its GOODBYE), or kDisconnected.
   virtual void OnClosed(const Status& why) = 0;
 };
 
 class Session {
  public:
   // Called once, when the memory of a SendData() is not read any more: kOk when the bytes are on
-  // their way, kBadBuffer, kDisconnected, kCancelled.
+  // their way, kBadBuffer when they cannot be read, kCancelled after Abandon(), kInvalidArgument
+  // when the pieces do not add up to header.length, else why the session ended.
   using SendDone = std::function<void(const Status&)>;
 
   virtual ~Session() = default;
@@ -88,15 +96,17 @@ class Session {
   // stopped reading).
   virtual void SendMessage(MessageType type, uint64_t request_id, ByteSpan body) = 0;
 
-  // Sends header.length bytes from `payload` (whose pieces add up to it) on the wire. The memory
-  // must stay valid until `done`. Frames of one session may overtake messages and one another;
-  // bytes of one frame arrive in order. header.status != 0 with length 0 reports a failed item.
+  // Sends header.length bytes from `payload` (whose pieces add up to it) on the wire, in one or
+  // more frames. The memory must stay valid until `done` (which may be null). Frames of one session
+  // may overtake messages and one another; bytes of one frame arrive in order. header.status != 0
+  // with length 0 reports a failed item.
   virtual void SendData(uint64_t request_id, const DataHeader& header,
                         std::span<const iovec> payload, SendDone done) = 0;
 
   // Stops touching the caller's memory for `request_id`: data still arriving for it is thrown
-  // away, data still to be sent is replaced by zeros or dropped. `done` is called when that is
-  // true, also when the session dies meanwhile. Bounded: a wire that cannot stop an operation
+  // away, data still to be sent is replaced by zeros or dropped, and the peer told that the item
+  // failed (OnDataFailed(), kCancelled). `done` is called when that is true, after the SendDones
+  // concerned, also when the session dies meanwhile. Bounded: a wire that cannot stop an operation
   // within a second closes the session.
   virtual void Abandon(uint64_t request_id, std::function<void()> done) = 0;
 

@@ -249,6 +249,8 @@ Result<UniqueFd> StartConnect(const SocketAddress& address) {
   }
   TuneStream(fd.get());
   if (connect(fd.get(), address.get(), address.length) != 0 && errno != EINPROGRESS) {
+    // Only a Unix socket does this, when more clients than its backlog wait.
+    if (errno == EAGAIN) return Status(Code::kBusy, "the backlog is full");
     return Status(Code::kDisconnected,
                   fmt::format("cannot connect to {}: {}", ToString(address), ErrnoText(errno)));
   }

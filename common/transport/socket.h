@@ -71,7 +71,7 @@ void ResolveAsync(EventLoop& loop, const Address& address, const Deadline& deadl
 Result<UniqueFd> ListenOn(const SocketAddress& address, bool v6_only, int backlog);
 
 // A non-blocking socket with a connect() under way: writable when it is decided.
-// Errors: kDisconnected, kResourceExhausted.
+// Errors: kDisconnected, kResourceExhausted, kBusy (a Unix socket's backlog is full: try again).
 Result<UniqueFd> StartConnect(const SocketAddress& address);
 // What became of it. Errors: kDisconnected naming the address.
 Status FinishConnect(int fd, const SocketAddress& address);

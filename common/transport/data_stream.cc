@@ -1,0 +1,336 @@
+#include "common/transport/data_stream.h"
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace penstock {
+namespace {
+
+// One system call moves at most this much...
+constexpr uint64_t kBytesPerCall = 512u << 10;
+// ...and one turn of the loop that much for each direction of a stream, so that the others get
+// theirs.
+constexpr uint64_t kBytesPerTurn = 1u << 20;
+constexpr size_t kPiecesPerCall = 64;
+constexpr size_t kFramesAtOnce = 32;
+constexpr size_t kScratchBytes = 64u << 10;
+
+// What nobody wants to have. Never read.
+thread_local std::array<std::byte, kScratchBytes> scratch;
+// What is sent for memory that we may not touch any more.
+constexpr std::array<std::byte, kScratchBytes> kZeros{};
+
+iovec Vector(const void* base, size_t size) { return {const_cast<void*>(base), size}; }
+
+}  // namespace
+
+RawDataHeader EncodeDataHeader(uint64_t request_id, const DataHeader& header) {
+  RawDataHeader raw;
+  const FrameHeader frame = MakeFrameHeader(MessageType::kData, request_id, sizeof(DataHeader));
+  std::memcpy(raw.data(), &frame, sizeof(frame));
+  std::memcpy(raw.data() + sizeof(frame), &header, sizeof(header));
+  return raw;
+}
+
+Status DataStream::Start(std::shared_ptr<void> keep) {
+  return owner_.loop().Watch(fd_.get(), EPOLLIN,
+                             [this, keep = std::move(keep)](uint32_t events) { OnReady(events); });
+}
+
+void DataStream::Stop() {
+  if (!fd_.valid()) return;
+  owner_.loop().Unwatch(fd_.get());
+  fd_.Reset();
+}
+
+void DataStream::OnReady(uint32_t events) {
+  if (owner_.closing()) return;
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) Read();
+  if ((events & EPOLLOUT) != 0 && !owner_.closing()) Write();
+}
+
+// ---------------------------------------------------------------------------------- incoming
+
+void DataStream::Read() {
+  for (uint64_t moved = 0; moved < kBytesPerTurn;) {
+    std::array<iovec, kPiecesPerCall + 1> iov;
+    size_t wanted = 0;
+    const size_t count = ReadVector(iov, wanted);
+    const ssize_t got = readv(fd_.get(), iov.data(), static_cast<int>(count));
+    if (got < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (errno == EINTR) continue;
+      if (errno == EFAULT) {  // Ours is good memory. Nothing was taken from the socket.
+        discard_ = true;
+        incoming_status_ = Status(Code::kBadBuffer, "the destination cannot be written");
+        continue;
+      }
+      return owner_.Close(
+          Status(Code::kDisconnected, fmt::format("reading a data stream: {}", ErrnoText(errno))));
+    }
+    if (got == 0) {
+      return owner_.Close(Status(Code::kDisconnected, "the peer closed a data stream"));
+    }
+    last_in_ = MonotonicNow();
+    owner_.NoteReceived();
+    Advance(static_cast<size_t>(got));
+    if (owner_.closing()) return;
+    moved += static_cast<uint64_t>(got);
+    if (static_cast<size_t>(got) < wanted) return;  // The socket is empty.
+  }
+}
+
+// What the next system call should fill, `wanted` bytes in all.
+size_t DataStream::ReadVector(std::span<iovec> iov, size_t& wanted) {
+  size_t count = 0;
+  uint64_t body = 0;
+  if (expect_ == Expect::kExtra) {
+    body = std::min<uint64_t>(extra_left_, scratch.size());
+    iov[count++] = Vector(scratch.data(), body);
+  } else if (expect_ == Expect::kPayload && discard_) {
+    body = std::min<uint64_t>(payload_left_, scratch.size());
+    iov[count++] = Vector(scratch.data(), body);
+  } else if (expect_ == Expect::kPayload) {
+    body = std::min(payload_left_, kBytesPerCall);
+    count = cursor_.Peek(body, iov.first(iov.size() - 1));
+  }
+  wanted = body;
+  const bool header_is_next =
+      expect_ == Expect::kHeader || (expect_ == Expect::kPayload && body == payload_left_);
+  if (header_is_next) {
+    const size_t size = raw_header_.size() - header_have_;
+    iov[count++] = Vector(raw_header_.data() + header_have_, size);
+    wanted += size;
+  }
+  return count;
+}
+
+void DataStream::Advance(size_t bytes) {
+  while (bytes > 0 && !owner_.closing()) {
+    if (expect_ == Expect::kHeader) {
+      // The header is always the last thing that a call reads.
+      header_have_ += bytes;
+      bytes = 0;
+      if (header_have_ == raw_header_.size() && !OnHeader()) return;
+    } else if (expect_ == Expect::kExtra) {
+      const uint64_t take = std::min<uint64_t>(bytes, extra_left_);
+      extra_left_ -= take;
+      bytes -= take;
+      if (extra_left_ == 0) BeginPayload();
+    } else {
+      const uint64_t take = std::min<uint64_t>(bytes, payload_left_);
+      if (!discard_) cursor_.Skip(take);
+      payload_left_ -= take;
+      bytes -= take;
+      if (payload_left_ == 0) EndPayload();
+    }
+  }
+}
+
+// False when the stream is out of step.
+bool DataStream::OnHeader() {
+  header_have_ = 0;
+  const ByteSpan raw(raw_header_);
+  const auto frame = ParseFrameHeader(raw.first(sizeof(FrameHeader)));
+  auto data = ParseDataHeader(raw.subspan(sizeof(FrameHeader)));
+  Status status = frame.ok() ? data.status() : frame.status();
+  if (status.ok() && (frame->type != static_cast<uint8_t>(MessageType::kData) ||
+                      frame->body_bytes < sizeof(DataHeader))) {
+    status = Status(Code::kCorruptMessage,
+                    fmt::format("a message of type {} on a data stream", frame->type));
+  }
+  if (status.ok() && data->length > owner_.max_data_bytes()) {
+    status = Status(Code::kTooLarge, fmt::format("a data frame of {} bytes; the limit is {}",
+                                                 data->length, owner_.max_data_bytes()));
+  }
+  if (!status.ok()) {
+    owner_.Close(status);
+    return false;
+  }
+  request_id_ = frame->request_id;
+  data_ = *data;
+  extra_left_ = frame->body_bytes - sizeof(DataHeader);
+  if (extra_left_ > 0) {
+    expect_ = Expect::kExtra;
+  } else {
+    BeginPayload();
+  }
+  return true;
+}
+
+void DataStream::BeginPayload() {
+  expect_ = Expect::kPayload;
+  payload_left_ = data_.length;
+  pieces_.clear();
+  incoming_status_ = Status::Ok();
+  report_ = false;
+  discard_ = true;
+  if (data_.status != 0) {
+    owner_.events().OnDataFailed(request_id_, data_);
+  } else {
+    report_ = owner_.events().Locate(request_id_, data_, pieces_);
+    discard_ = !report_;
+    if (report_ && TotalBytes(pieces_) != data_.length) {
+      discard_ = true;
+      incoming_status_ = Status(Code::kBadBuffer, "the destination has another size than the data");
+    }
+    cursor_ = PieceCursor(pieces_);
+  }
+  if (payload_left_ == 0) EndPayload();
+}
+
+void DataStream::EndPayload() {
+  if (owner_.closing()) return;  // FailIncoming() follows.
+  expect_ = Expect::kHeader;
+  if (!std::exchange(report_, false)) return;
+  owner_.events().OnData(request_id_, data_, incoming_status_);
+}
+
+void DataStream::AbandonIncoming(uint64_t request_id) {
+  if (expect_ != Expect::kPayload || request_id_ != request_id) return;
+  discard_ = true;
+  report_ = false;
+}
+
+void DataStream::FailIncoming(const Status& why) {
+  if (expect_ != Expect::kPayload || !std::exchange(report_, false)) return;
+  discard_ = true;
+  owner_.Defer([&events = owner_.events(), id = request_id_, data = data_, why] {
+    events.OnData(id, data, why);
+  });
+}
+
+// ---------------------------------------------------------------------------------- outgoing
+
+void DataStream::Write() {
+  uint64_t moved = 0;
+  while (moved < kBytesPerTurn) {
+    Fill();
+    if (frames_.empty()) return WantWrite(false);
+    std::array<iovec, kPiecesPerCall> iov;
+    size_t wanted = 0;
+    msghdr message{};
+    message.msg_iov = iov.data();
+    message.msg_iovlen = WriteVector(iov, front_only_, wanted);
+    const ssize_t sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return WantWrite(true);
+      if (errno == EINTR) continue;
+      if (errno == EFAULT) {
+        OnWriteFault();
+        continue;
+      }
+      return owner_.Close(
+          Status(Code::kDisconnected, fmt::format("writing a data stream: {}", ErrnoText(errno))));
+    }
+    last_out_ = MonotonicNow();
+    OnSent(static_cast<size_t>(sent));
+    moved += static_cast<uint64_t>(sent);
+  }
+  WantWrite(true);  // There may be more: the next turn goes on.
+}
+
+// Takes frames until one call has enough to do.
+void DataStream::Fill() {
+  uint64_t bytes = 0;
+  for (const OutFrame& frame : frames_) bytes += frame.left();
+  while (frames_.size() < kFramesAtOnce && bytes < kBytesPerCall) {
+    OutFrame frame;
+    if (!source_.NextFrame(frame)) return;
+    if (frames_.empty()) last_out_ = MonotonicNow();
+    bytes += frame.left();
+    frames_.push_back(std::move(frame));
+  }
+}
+
+size_t DataStream::WriteVector(std::span<iovec> iov, bool front_only, size_t& wanted) const {
+  size_t count = 0;
+  wanted = 0;
+  for (const OutFrame& frame : frames_) {
+    if (count == iov.size() || wanted >= kBytesPerCall) break;
+    if (frame.sent < kDataHeaderBytes) {
+      iov[count++] = Vector(frame.header.data() + frame.sent, kDataHeaderBytes - frame.sent);
+      wanted += kDataHeaderBytes - frame.sent;
+    }
+    const uint64_t payload_sent = frame.sent - std::min<uint64_t>(frame.sent, kDataHeaderBytes);
+    const uint64_t left = frame.length - payload_sent;
+    uint64_t bytes = std::min(left, kBytesPerCall);
+    if (frame.zeros) {
+      for (uint64_t done = 0; done < bytes && count < iov.size();) {
+        const size_t take = std::min<uint64_t>(bytes - done, kZeros.size());
+        iov[count++] = Vector(kZeros.data(), take);
+        done += take;
+        wanted += take;
+      }
+    } else {
+      count += frame.cursor.Peek(bytes, iov.subspan(count));
+      wanted += bytes;
+    }
+    // What does not fit whole must be the end: the next frame may not overtake it.
+    if (front_only || bytes < left) break;
+  }
+  return count;
+}
+
+void DataStream::OnSent(size_t bytes) {
+  while (bytes > 0) {
+    OutFrame& frame = frames_.front();
+    const uint64_t header = std::min<uint64_t>(
+        bytes, kDataHeaderBytes - std::min<uint64_t>(frame.sent, kDataHeaderBytes));
+    const uint64_t payload = std::min(bytes - header, frame.left() - header);
+    if (!frame.zeros) frame.cursor.Skip(payload);
+    frame.sent += header + payload;
+    bytes -= header + payload;
+    if (frame.left() > 0) return;
+    source_.FrameSent(frame);
+    frames_.pop_front();
+    front_only_ = false;
+  }
+}
+
+void DataStream::OnWriteFault() {
+  // The kernel does not say whose memory it was: find out by sending the first frame alone.
+  if (!front_only_ && frames_.size() > 1) {
+    front_only_ = true;
+    return;
+  }
+  front_only_ = false;
+  const auto item = frames_.front().item;
+  source_.BadMemory(item);
+}
+
+void DataStream::DropFrames(const OutItem& item) {
+  std::erase_if(frames_, [&item](const OutFrame& frame) {
+    return frame.item.get() == &item && frame.sent == 0;
+  });
+  for (OutFrame& frame : frames_) {
+    if (frame.item.get() == &item) frame.zeros = true;
+  }
+}
+
+void DataStream::CollectItems(std::vector<std::shared_ptr<OutItem>>& items) const {
+  for (const OutFrame& frame : frames_) items.push_back(frame.item);
+}
+
+void DataStream::WantWrite(bool want) {
+  if (want_write_ == want) return;
+  want_write_ = want;
+  owner_.loop().SetEvents(fd_.get(), want ? EPOLLIN | EPOLLOUT : EPOLLIN);
+}
+
+Status DataStream::CheckProgress(MonotonicTime now, Duration patience) const {
+  if (!frames_.empty() && now - last_out_ > patience) {
+    return Status(Code::kDisconnected, "the peer does not read its data");
+  }
+  if ((expect_ != Expect::kHeader || header_have_ > 0) && now - last_in_ > patience) {
+    return Status(Code::kDisconnected, "the peer stopped in the middle of a data frame");
+  }
+  return Status::Ok();
+}
+
+}  // namespace penstock

@@ -1,0 +1,198 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "common/transport/exchange.h"
+#include "common/transport/hello.h"
+#include "common/transport/session_impl.h"
+#include "common/transport/tcp_wire.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint32_t kMaxStreams = 64;
+
+// One Dial() under way: find the address, say HELLO, attach the data streams.
+class Dialer : public std::enable_shared_from_this<Dialer> {
+ public:
+  Dialer(EventLoop& loop, const DialOptions& options, const Deadline& deadline,
+         SessionEvents& events, OnDialed on_dialed)
+      : loop_(loop),
+        options_(options),
+        deadline_(deadline),
+        events_(events),
+        on_dialed_(std::move(on_dialed)) {}
+
+  void Start() {
+    ResolveAsync(loop_, options_.address, deadline_,
+                 [self = shared_from_this()](Result<std::vector<SocketAddress>> found) {
+                   if (!found.ok()) return self->Fail(found.status());
+                   self->addresses_ = std::move(found).value();
+                   self->SayHello();
+                 });
+  }
+
+ private:
+  using AnswerResult = Result<std::shared_ptr<Exchange::Answer>>;
+
+  void Fail(const Status& status) {
+    std::exchange(on_dialed_,
+                  nullptr)(status.Annotate(fmt::format("dialing {}", options_.address.ToString())));
+  }
+
+  std::vector<std::byte> HelloBody() const {
+    Hello hello;
+    hello.incarnation = options_.incarnation;
+    hello.streams = std::clamp<uint32_t>(options_.streams, 1, kMaxStreams);
+    hello.max_in_flight = options_.limits.max_in_flight;
+    hello.software = SoftwareName();
+    hello.tenant = options_.tenant;
+    hello.client_name = options_.client_name;
+    hello.wires = {"tcp"};
+    return EncodeHello(hello);
+  }
+
+  void SayHello() {
+    // Every address gets its share of what is left, so that one that swallows packets does not
+    // keep the next from being tried.
+    const auto left = deadline_.Left() / static_cast<int>(addresses_.size() - at_);
+    Exchange::Start(loop_, addresses_[at_], Deadline::After(left), MessageType::kHello, HelloBody(),
+                    [self = shared_from_this()](AnswerResult answer) {
+                      self->OnHelloAnswer(std::move(answer));
+                    });
+  }
+
+  void OnHelloAnswer(AnswerResult answer) {
+    if (!answer.ok()) {
+      const Code code = answer.status().code();
+      const bool try_next = (code == Code::kDisconnected || code == Code::kDeadlineExceeded) &&
+                            at_ + 1 < addresses_.size();
+      if (!try_next) return Fail(answer.status());
+      ++at_;
+      return SayHello();
+    }
+    const HandshakeMessage& message = (*answer)->message;
+    if (message.header.type != static_cast<uint8_t>(MessageType::kHelloReply)) {
+      return Fail(Status(Code::kCorruptMessage,
+                         fmt::format("a message of type {} answers HELLO", message.header.type)));
+    }
+    const auto reply = ParseHelloReply(message.body);
+    const Status status = reply.ok() ? CheckReply(*reply) : reply.status();
+    if (!status.ok()) return Fail(status);
+    AttachStreams(std::move((*answer)->fd), *reply);
+  }
+
+  Status CheckReply(const HelloReply& reply) const {
+    if (reply.status != 0) return Status(CodeFromWire(reply.status), reply.message);
+    PENSTOCK_ASSIGN_OR_RETURN(const uint16_t agreed,
+                              AgreeOnVersion(reply.version_min, reply.version_max, reply.software));
+    if (reply.version != agreed) {
+      return Status(Code::kVersionSkew, fmt::format("{} chose protocol version {}, not {}",
+                                                    reply.software, reply.version, agreed));
+    }
+    if (reply.wire != "tcp") {
+      return Status(Code::kCorruptMessage,
+                    fmt::format("{} chose the wire \"{}\"", reply.software, reply.wire));
+    }
+    if (reply.streams == 0 || reply.streams > kMaxStreams) {
+      return Status(Code::kCorruptMessage, fmt::format("{} data streams", reply.streams));
+    }
+    return Status::Ok();
+  }
+
+  void AttachStreams(UniqueFd control, const HelloReply& reply) {
+    control_ = std::move(control);
+    reply_ = reply;
+    attaching_ = reply.streams;
+    for (uint32_t i = 0; i < reply.streams; ++i) {
+      Exchange::Start(loop_, addresses_[at_], deadline_, MessageType::kAttach,
+                      EncodeAttach({reply.token, i}),
+                      [self = shared_from_this()](AnswerResult answer) {
+                        self->OnAttachAnswer(std::move(answer));
+                      });
+    }
+  }
+
+  void OnAttachAnswer(AnswerResult answer) {
+    const Status status = answer.ok() ? CheckAttached(**answer) : answer.status();
+    if (status.ok()) {
+      attached_.push_back(std::move((*answer)->fd));
+    } else {
+      attach_status_ = status;
+    }
+    if (--attaching_ > 0) return;
+    // One stream is enough to go on with: the daemon may be short of descriptors.
+    if (attached_.empty()) return Fail(attach_status_.Annotate("attaching data streams"));
+    MakeSession();
+  }
+
+  static Status CheckAttached(const Exchange::Answer& answer) {
+    const FrameHeader& header = answer.message.header;
+    if (header.type != static_cast<uint8_t>(MessageType::kAttachReply)) {
+      return Status(Code::kCorruptMessage,
+                    fmt::format("a message of type {} answers ATTACH", header.type));
+    }
+    PENSTOCK_ASSIGN_OR_RETURN(const Verdict verdict, ParseVerdict(answer.message.body));
+    if (verdict.status != 0) return Status(CodeFromWire(verdict.status), verdict.message);
+    return Status::Ok();
+  }
+
+  void MakeSession() {
+    SessionInfo info;
+    info.version = reply_.version;
+    info.peer_incarnation = reply_.incarnation;
+    info.peer_software = reply_.software;
+    info.peer_address = PeerName(control_.get());
+    info.wire = reply_.wire;
+    info.streams = static_cast<uint32_t>(attached_.size());
+    info.max_in_flight = reply_.max_in_flight;
+    info.eager_bytes = reply_.eager_bytes;
+    info.max_chunk_bytes = reply_.max_chunk_bytes;
+    const auto session =
+        std::make_shared<SessionImpl>(loop_, std::move(control_), std::move(info), options_.limits);
+    session->SetEvents(events_);
+    session->SetWire(std::make_unique<TcpWire>(session->wire_owner(), reply_.streams));
+    std::exchange(on_dialed_, nullptr)(session.get());
+    for (UniqueFd& fd : attached_) {
+      const Status status = session->wire().AttachStream(std::move(fd), session);
+      if (!status.ok()) session->Close(status);
+    }
+    session->Start();
+  }
+
+  EventLoop& loop_;
+  const DialOptions options_;
+  const Deadline deadline_;
+  SessionEvents& events_;
+  OnDialed on_dialed_;
+  std::vector<SocketAddress> addresses_;
+  size_t at_ = 0;
+  UniqueFd control_;
+  HelloReply reply_;
+  std::vector<UniqueFd> attached_;
+  uint32_t attaching_ = 0;
+  Status attach_status_;
+};
+
+Status CheckOptions(const DialOptions& options) {
+  if (options.wire == "auto" || options.wire == "tcp") return Status::Ok();
+  return Status(Code::kInvalidArgument,
+                fmt::format("\"{}\" is not a wire; expected auto or tcp", options.wire));
+}
+
+}  // namespace
+
+void Dial(EventLoop& loop, const DialOptions& options, const Deadline& deadline,
+          SessionEvents& events, OnDialed on_dialed) {
+  if (const Status status = CheckOptions(options); !status.ok()) {
+    loop.Post([status, on_dialed = std::move(on_dialed)] { on_dialed(status); });
+    return;
+  }
+  const auto dialer =
+      std::make_shared<Dialer>(loop, options, deadline, events, std::move(on_dialed));
+  loop.Post([dialer] { dialer->Start(); });
+}
+
+}  // namespace penstock

@@ -1,0 +1,240 @@
+#include "tests/integration/transport_peers.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <future>
+
+#include "common/transport/pieces.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};
+constexpr uint8_t kGuardByte = 0xa5;
+
+uint64_t Mix(uint64_t x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  return x;
+}
+
+class ForwardingEvents final : public SessionEvents {
+ public:
+  explicit ForwardingEvents(RecordingEvents& to) : to_(to) {}
+  void OnMessage(MessageType type, uint64_t request_id, ByteSpan body) override {
+    to_.OnMessage(type, request_id, body);
+  }
+  bool Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces) override {
+    return to_.Locate(request_id, header, pieces);
+  }
+  void OnData(uint64_t request_id, const DataHeader& header, const Status& status) override {
+    to_.OnData(request_id, header, status);
+  }
+  void OnDataFailed(uint64_t request_id, const DataHeader& header) override {
+    to_.OnDataFailed(request_id, header);
+  }
+  void OnClosed(const Status& why) override { to_.OnClosed(why); }
+
+ private:
+  RecordingEvents& to_;
+};
+
+}  // namespace
+
+std::unique_ptr<SessionEvents> Forwarding(RecordingEvents& to) {
+  return std::make_unique<ForwardingEvents>(to);
+}
+
+void RecordingEvents::OnMessage(MessageType type, uint64_t request_id, ByteSpan body) {
+  if (on_message) on_message(type, request_id, body);
+  MutexLock lock(mu);
+  EXPECT_TRUE(closed == 0 || !one_session);
+  messages.push_back({type, request_id, std::string(AsText(body))});
+  changed.SignalAll();
+}
+
+bool RecordingEvents::Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces) {
+  if (locate) return locate(request_id, header, pieces);
+  MutexLock lock(mu);
+  EXPECT_TRUE(closed == 0 || !one_session);
+  const auto it = destinations.find({request_id, header.item});
+  if (it == destinations.end()) return false;
+  if (header.offset + header.length > *TotalBytes(it->second)) return false;
+  PieceCursor cursor(it->second);
+  cursor.Skip(header.offset);
+  std::vector<iovec> found(it->second.size());
+  uint64_t bytes = header.length;
+  found.resize(cursor.Peek(bytes, found));
+  pieces.assign(found.begin(), found.end());
+  return true;
+}
+
+void RecordingEvents::OnData(uint64_t request_id, const DataHeader& header, const Status& status) {
+  if (on_data) on_data(request_id, header, status);
+  MutexLock lock(mu);
+  EXPECT_TRUE(closed == 0 || !one_session);
+  arrived.push_back({request_id, header, status});
+  changed.SignalAll();
+}
+
+void RecordingEvents::OnDataFailed(uint64_t request_id, const DataHeader& header) {
+  MutexLock lock(mu);
+  EXPECT_TRUE(closed == 0 || !one_session);
+  failed.push_back({request_id, header, Status::Ok()});
+  changed.SignalAll();
+}
+
+void RecordingEvents::OnClosed(const Status& why) {
+  MutexLock lock(mu);
+  ++closed;
+  closed_with = why;
+  changed.SignalAll();
+}
+
+bool RecordingEvents::WaitFor(const std::function<bool()>& pred) {
+  const auto until = MonotonicNow() + kPatience;
+  MutexLock lock(mu);
+  while (!pred()) {
+    if (!changed.WaitUntil(mu, until)) return pred();
+  }
+  return true;
+}
+
+uint64_t RecordingEvents::LandedBytes(uint64_t request_id, uint32_t item) {
+  uint64_t bytes = 0;
+  for (const Arrived& one : arrived) {
+    if (one.request_id == request_id && one.header.item == item && one.status.ok()) {
+      bytes += one.header.length;
+    }
+  }
+  return bytes;
+}
+
+bool RecordingEvents::WaitForBytes(uint64_t request_id, uint32_t item, uint64_t bytes) {
+  return WaitFor([&] {
+    if (bytes > 0) return LandedBytes(request_id, item) >= bytes;
+    return std::any_of(arrived.begin(), arrived.end(), [&](const Arrived& one) {
+      return one.request_id == request_id && one.header.item == item;
+    });
+  });
+}
+
+Status RecordingEvents::WaitClosed() {
+  EXPECT_TRUE(WaitFor([this] { return closed > 0; }));
+  MutexLock lock(mu);
+  return closed_with;
+}
+
+void RecordingEvents::With(const std::function<void()>& fn) {
+  MutexLock lock(mu);
+  fn();
+}
+
+Peers::Peers(const Road& road, const Options& options) {
+  client_loop_ = std::move(EventLoop::Start("client")).value();
+  server_loop_ = std::move(EventLoop::Start("server")).value();
+  ListenOptions listen;
+  std::string address = road.address;
+  if (address == "unix") {
+    char name[] = "/tmp/penstock-test-XXXXXX";
+    directory_ = mkdtemp(name);
+    address = "unix://" + directory_ + "/socket";
+  }
+  listen.addresses = {Address::Parse(address).value()};
+  listen.wires = {road.wire};
+  listen.incarnation = 77;
+  listen.limits = options.server_limits;
+  if (options.edit_listen) options.edit_listen(listen);
+  std::promise<Session*> accepted;
+  auto started = Listener::Start(listen, {server_loop_.get()},
+                                 [this, &accepted, first = true](Session& session) mutable {
+                                   auto& events = first ? server_events : other_server_events;
+                                   if (std::exchange(first, false)) accepted.set_value(&session);
+                                   return Forwarding(events);
+                                 });
+  EXPECT_TRUE(started.ok()) << started.status().ToString();
+  listener_ = std::move(started).value();
+  dial_.address = listener_->addresses().at(0);
+  dial_.wire = road.wire;
+  dial_.streams = options.streams;
+  dial_.incarnation = 99;
+  dial_.tenant = options.tenant;
+  dial_.client_name = "test";
+  dial_.limits = options.client_limits;
+  if (options.edit_dial) options.edit_dial(dial_);
+  const auto session = DialMore(client_events, dial_);
+  EXPECT_TRUE(session.ok()) << session.status().ToString();
+  if (!session.ok()) return;
+  client_ = *session;
+  server_ = accepted.get_future().get();
+}
+
+Peers::~Peers() {
+  if (client_ != nullptr) {
+    client_loop_->Run([this] {
+      MutexLock lock(client_events.mu);
+      if (client_events.closed == 0) client_->Close(Status::Ok());
+    });
+    EXPECT_FALSE(client_events.WaitClosed().ok());
+  }
+  listener_.reset();
+  client_loop_->Stop();
+  server_loop_->Stop();
+  if (!directory_.empty()) {
+    EXPECT_TRUE(std::filesystem::is_empty(directory_)) << "the socket file is left";
+    std::filesystem::remove_all(directory_);
+  }
+  EXPECT_LE(client_events.closed, 1);
+  EXPECT_LE(server_events.closed, 1);
+}
+
+Result<Session*> Peers::DialMore(RecordingEvents& events, const DialOptions& options) {
+  std::promise<Result<Session*>> dialed;
+  Dial(*client_loop_, options, Deadline::After(kPatience), events,
+       [&dialed](Result<Session*> result) { dialed.set_value(std::move(result)); });
+  return dialed.get_future().get();
+}
+
+void Peers::OnClient(const std::function<void(Session&)>& fn) {
+  client_loop_->Run([&] { fn(*client_); });
+}
+
+void Peers::OnServer(const std::function<void(Session&)>& fn) {
+  server_loop_->Run([&] { fn(*server_); });
+}
+
+GuardedBuffer::GuardedBuffer(size_t size, uint8_t fill)
+    : memory_(size + 2 * kGuard, std::byte{kGuardByte}) {
+  std::memset(data(), fill, size);
+}
+
+GuardedBuffer::~GuardedBuffer() { CheckGuards(); }
+
+void GuardedBuffer::CheckGuards() const {
+  const auto good = [](std::byte b) { return b == std::byte{kGuardByte}; };
+  EXPECT_TRUE(std::all_of(memory_.begin(), memory_.begin() + kGuard, good));
+  EXPECT_TRUE(std::all_of(memory_.end() - kGuard, memory_.end(), good));
+}
+
+void FillPattern(std::span<std::byte> bytes, uint64_t seed) {
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    const uint64_t word = Mix(seed + i);
+    std::memcpy(bytes.data() + i, &word, std::min<size_t>(8, bytes.size() - i));
+  }
+}
+
+size_t FirstWrong(std::span<const std::byte> bytes, uint64_t seed) {
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    const uint64_t word = Mix(seed + i);
+    const size_t size = std::min<size_t>(8, bytes.size() - i);
+    if (std::memcmp(bytes.data() + i, &word, size) != 0) return i;
+  }
+  return bytes.size();
+}
+
+}  // namespace penstock

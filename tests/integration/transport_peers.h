@@ -1,0 +1,141 @@
+// Two ends of a session in one process, for tests: real loops, a real listener, a real dial.
+
+#ifndef PENSTOCK_TESTS_INTEGRATION_TRANSPORT_PEERS_H_
+#define PENSTOCK_TESTS_INTEGRATION_TRANSPORT_PEERS_H_
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/transport/endpoint.h"
+
+namespace penstock {
+
+// Where a suite's sessions run.
+struct Road {
+  std::string name;     // For test names.
+  std::string wire;     // "tcp" or "ucx"
+  std::string address;  // What the listener binds; "unix" makes a path of its own.
+};
+
+struct Arrived {
+  uint64_t request_id = 0;
+  DataHeader header;
+  Status status;
+};
+
+// Records what a session tells. Fields behind `mu`; hooks run on the loop.
+class RecordingEvents final : public SessionEvents {
+ public:
+  void OnMessage(MessageType type, uint64_t request_id, ByteSpan body) override;
+  bool Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces) override;
+  void OnData(uint64_t request_id, const DataHeader& header, const Status& status) override;
+  void OnDataFailed(uint64_t request_id, const DataHeader& header) override;
+  void OnClosed(const Status& why) override;
+
+  // Blocks until `pred` holds (asked under the lock after each event), at most 30 s. False then.
+  bool WaitFor(const std::function<bool()>& pred);
+  // Bytes of the item that have landed well.
+  uint64_t LandedBytes(uint64_t request_id, uint32_t item);
+  bool WaitForBytes(uint64_t request_id, uint32_t item, uint64_t bytes);
+  Status WaitClosed();
+  // Runs `fn` under the lock.
+  void With(const std::function<void()>& fn);
+
+  bool one_session = true;  // Nothing may come after OnClosed().
+  // Set before traffic starts, or on the loop.
+  std::function<void(MessageType, uint64_t, ByteSpan)> on_message;
+  std::function<bool(uint64_t, const DataHeader&, Pieces&)> locate;
+  std::function<void(uint64_t, const DataHeader&, const Status&)> on_data;
+
+  struct Message {
+    MessageType type;
+    uint64_t request_id;
+    std::string body;
+  };
+  Mutex mu;
+  CondVar changed;
+  std::vector<Message> messages;
+  std::vector<Arrived> arrived;
+  std::vector<Arrived> failed;
+  int closed = 0;
+  Status closed_with;
+  // Destinations by request and item: where offset 0 lies, and how much there is.
+  std::map<std::pair<uint64_t, uint32_t>, std::vector<iovec>> destinations;
+};
+
+// Events that a listener may own, which end up in `to`.
+std::unique_ptr<SessionEvents> Forwarding(RecordingEvents& to);
+
+class Peers {
+ public:
+  struct Options {
+    SessionLimits server_limits;
+    SessionLimits client_limits;
+    uint32_t streams = 2;
+    std::string tenant = "default";
+    std::function<void(ListenOptions&)> edit_listen;
+    std::function<void(DialOptions&)> edit_dial;
+  };
+
+  explicit Peers(const Road& road) : Peers(road, Options()) {}
+  Peers(const Road& road, const Options& options);
+  ~Peers();
+
+  // Another session to the same listener. `events` must live until it has closed.
+  Result<Session*> DialMore(RecordingEvents& events, const DialOptions& options);
+  DialOptions dial_options() const { return dial_; }
+
+  // On the client's loop, on the server's loop: blocks until `fn` has run.
+  void OnClient(const std::function<void(Session&)>& fn);
+  void OnServer(const std::function<void(Session&)>& fn);
+
+  EventLoop& client_loop() { return *client_loop_; }
+  EventLoop& server_loop() { return *server_loop_; }
+  Listener& listener() { return *listener_; }
+  Session* client() { return client_; }
+  Session* server() { return server_; }
+
+  RecordingEvents client_events;
+  RecordingEvents server_events;        // Of the first session.
+  RecordingEvents other_server_events;  // Of all later ones together.
+
+ private:
+  std::unique_ptr<EventLoop> client_loop_;
+  std::unique_ptr<EventLoop> server_loop_;
+  std::string directory_;
+  std::unique_ptr<Listener> listener_;
+  DialOptions dial_;
+  Session* client_ = nullptr;
+  Session* server_ = nullptr;  // The first; later ones get their own events.
+};
+
+// Memory between two guards that are checked when it goes.
+class GuardedBuffer {
+ public:
+  explicit GuardedBuffer(size_t size, uint8_t fill = 0);
+  ~GuardedBuffer();
+  std::byte* data() { return memory_.data() + kGuard; }
+  size_t size() const { return memory_.size() - 2 * kGuard; }
+  iovec vec() { return {data(), size()}; }
+  std::string_view text() { return {reinterpret_cast<const char*>(data()), size()}; }
+  void CheckGuards() const;
+
+ private:
+  static constexpr size_t kGuard = 4096;
+  std::vector<std::byte> memory_;
+};
+
+// Bytes that depend on seed and position, so that a byte at the wrong place shows.
+void FillPattern(std::span<std::byte> bytes, uint64_t seed);
+// Position of the first byte that is not the pattern's, or bytes.size().
+size_t FirstWrong(std::span<const std::byte> bytes, uint64_t seed);
+
+}  // namespace penstock
+
+#endif  // PENSTOCK_TESTS_INTEGRATION_TRANSPORT_PEERS_H_
