@@ -1,1 +1,5 @@
 penstock_test(store_test SRCS store_test.cc DEPS penstock_store)
+penstock_test(store_allocator_test SRCS store_allocator_test.cc DEPS penstock_store)
+penstock_test(store_arena_test SRCS store_arena_test.cc DEPS penstock_store)
+penstock_test(store_lru_policy_test SRCS store_lru_policy_test.cc DEPS penstock_store)
+penstock_test(store_prefix_plan_test SRCS store_prefix_plan_test.cc DEPS penstock_store)

@@ -107,9 +107,9 @@ void LruPolicy::Released(RetentionNode& node) {
   if (node.place == NodePlace::kParked && node.holds.load() == 0) UnparkLocked(node);
 }
 
-bool LruPolicy::ProposeFrom(Order& order, Search& search) {
-  size_t in_use = 0;  // Moved behind `begun` by this search.
-  while (!search.Over()) {
+bool LruPolicy::ProposeFrom(Order& order, size_t max_more, size_t& in_use, Search& search) {
+  const size_t enough = search.victims.nodes.size() + max_more;
+  while (!search.Over() && search.victims.nodes.size() < enough) {
     if (order.empty()) return true;
     const auto [ordered_by, node] = *order.begin();
     if (ordered_by > search.begun) return order.size() <= in_use;
@@ -142,8 +142,15 @@ bool LruPolicy::ProposeFrom(Order& order, Search& search) {
 RetentionPolicy::Victims LruPolicy::Propose(const Goal& goal) {
   MutexLock lock(mu_);
   Search search{goal, clock_.Last()};
-  if (ProposeFrom(leaves_, search)) {
-    search.victims.exhausted = ProposeFrom(interior_, search);
+  size_t leaves_in_use = 0, interior_in_use = 0;
+  const std::vector<RetentionNode*>& victims = search.victims.nodes;
+  while (ProposeFrom(leaves_, goal.max_victims, leaves_in_use, search)) {
+    // No leaf is left; whatever goes now may make its parent one.
+    const size_t before = victims.size();
+    const bool all = ProposeFrom(interior_, 1, interior_in_use, search);
+    if (victims.size() > before) continue;
+    search.victims.exhausted = all;
+    break;
   }
   return std::move(search.victims);
 }

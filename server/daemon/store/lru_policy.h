@@ -49,8 +49,10 @@ class LruPolicy final : public RetentionPolicy {
   void ForgetLocked(RetentionNode& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ParkLocked(RetentionNode& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UnparkLocked(RetentionNode& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // True when `order` has nothing left to propose.
-  bool ProposeFrom(Order& order, Search& search) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // At most `max_more` victims. True when `order` has nothing left to propose; `in_use` counts
+  // those of it that this search passed over.
+  bool ProposeFrom(Order& order, size_t max_more, size_t& in_use, Search& search)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   UseClock& clock_;
   mutable Mutex mu_;

@@ -35,7 +35,7 @@ struct ChunkStoreOptions {
   // Unit of allocation, a power of two from 64 to 64 KiB.
   uint32_t granule_bytes = 256;
   // Pieces that one chunk may be split into, 1 to 1024 (one iovec each).
-  uint32_t max_extents = 256;
+  uint32_t max_extents = 512;
   // Bytes of manifests and index entries, which live outside the arena; beyond it, chunks are
   // evicted as if the arena were full. 0: an eighth of the arena, at least 16 MiB.
   uint64_t max_metadata_bytes = 0;
