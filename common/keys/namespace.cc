@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "common/base/utf8.h"
 #include "common/keys/namespace_fields.h"
 
 namespace penstock {
@@ -57,31 +58,13 @@ const NamespaceField* FieldOfTag(uint16_t tag) {
   return nullptr;
 }
 
-// Length of the well-formed UTF-8 sequence at the start of `text`; 0 when there is none, or when
-// it is a control character. `text` is not empty.
-size_t CharacterLength(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t lead = byte(0);
-  if (lead < 0x80) return lead >= 0x20 && lead != 0x7F ? 1 : 0;
-  const size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  // Too long forms, surrogates, beyond U+10FFFF, and the control characters U+0080 to U+009F.
-  if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F)) return 0;
-  if ((lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F)) return 0;
-  if (lead == 0xC2 && byte(1) < 0xA0) return 0;
-  return length;
-}
-
 Status ValidateText(std::string_view field, std::string_view text) {
   if (text.size() > NamespaceDescriptor::kMaxText) {
     return Status(Code::kInvalidArgument, fmt::format("{}: {} bytes, want at most {}", field,
                                                       text.size(), NamespaceDescriptor::kMaxText));
   }
   while (!text.empty()) {
-    const size_t length = CharacterLength(text);
+    const size_t length = Utf8Length(text);
     if (length == 0) {
       return Status(Code::kInvalidArgument,
                     fmt::format("{}: want UTF-8 without control characters", field));

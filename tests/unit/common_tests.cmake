@@ -14,4 +14,7 @@ penstock_test(verify_test SRCS verify_test.cc DEPS penstock_format)
 add_test(NAME golden_files_test
   COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/golden/make_golden.py --check)
 set_tests_properties(golden_files_test PROPERTIES LABELS unit TIMEOUT 60)
-penstock_test(nearest_test SRCS nearest_test.cc DEPS penstock_base)
+foreach(name nearest random units)
+  penstock_test(${name}_test SRCS ${name}_test.cc DEPS penstock_base)
+endforeach()
+penstock_test(log_test SRCS log_test.cc DEPS penstock_log nlohmann_json::nlohmann_json)
