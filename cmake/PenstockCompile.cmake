@@ -24,6 +24,11 @@ if(PENSTOCK_SANITIZE)
   add_link_options(-fsanitize=${PENSTOCK_SANITIZE})
 endif()
 
+option(PENSTOCK_FUZZ "Build the libFuzzer harnesses (clang++)" OFF)
+if(PENSTOCK_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 find_program(PENSTOCK_CCACHE ccache)
 if(PENSTOCK_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${PENSTOCK_CCACHE}")
@@ -57,11 +62,15 @@ function(penstock_test name)
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE penstock_compile ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  penstock_test_properties(${name} "${ARG_LABELS}" ${ARG_TIMEOUT})
+endfunction()
+
+# penstock_test_properties(NAME LABELS TIMEOUT): what every test has; more time where a sanitizer
+# makes programs several times slower.
+function(penstock_test_properties name labels timeout)
   if(PENSTOCK_SANITIZE)
-    # Programs are several times slower under a sanitizer.
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
-      ENVIRONMENT_MODIFICATION "${PENSTOCK_SANITIZER_ENVIRONMENT}")
+    math(EXPR timeout "${timeout} * 5")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT_MODIFICATION "${PENSTOCK_SANITIZER_ENVIRONMENT}")
   endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
 endfunction()

@@ -45,6 +45,10 @@ struct ClientOptions {
   Duration connect_timeout = std::chrono::seconds(2);
   Duration reconnect_min = std::chrono::milliseconds(20);  // Doubles up to reconnect_max.
   Duration reconnect_max = std::chrono::seconds(1);
+  // How long operations wait for a daemon that went away (or was never there) to come back. Then
+  // they fail at once with kDisconnected until it is back. A daemon that owes an answer and says
+  // nothing for as long, while a deadline passes, is treated alike.
+  Duration patience = std::chrono::milliseconds(250);
   bool verify_checksums = true;  // Off: only for measuring what they cost.
 };
 
@@ -53,6 +57,8 @@ class Namespace {
  public:
   const Fingerprint& fingerprint() const;
   const NamespaceDescriptor& descriptor() const;
+  // False for a handle that no OpenNamespace() made; its fingerprint is all zeros.
+  bool valid() const { return data_ != nullptr; }
 
  private:
   friend class Client;
@@ -116,18 +122,20 @@ class Operation {
   // True when done; false when `deadline` came first (the operation goes on).
   virtual bool Wait(const Deadline& deadline) = 0;
   // Returns when nothing touches the operation's memory any more. What was not finished becomes
-  // kCancelled. Bounded by about a second.
+  // kCancelled. Bounded by about a second. On the client's thread, which cannot wait for itself, it
+  // only begins to cancel. In a child that forked it does nothing: the parent has the operation.
   virtual void Cancel() = 0;
 
   // REQUIRES: Done(). kOk when the request as a whole was answered; items may still differ.
   virtual Status status() const = 0;
   virtual const std::vector<ItemResult>& items() const = 0;
   virtual const MatchOutcome& match() const = 0;  // Of Match().
-  virtual const StatReply& stat() const = 0;      // Of Stat(); its manifest view is empty.
+  virtual const StatReply& stat() const = 0;      // Of Stat(); lives as long as the operation.
 };
 using OperationPtr = std::shared_ptr<Operation>;
 
-// Called once on the client's thread when the operation is done; must not block.
+// Called once on the client's thread when the operation is done, perhaps after a Wait() has already
+// returned; must not block, so it must not wait for or destroy what is not done.
 using OnDone = std::function<void(Operation&)>;
 
 struct ClientStats {
@@ -137,6 +145,7 @@ struct ClientStats {
   std::string wire;
   uint32_t in_flight = 0;
   uint64_t connects = 0, disconnects = 0;
+  uint64_t daemon_restarts = 0;  // Reconnects that found another incarnation.
   uint64_t operations = 0, failed_operations = 0, cancelled_operations = 0;
   uint64_t fetched_chunks = 0, fetched_bytes = 0, missed_chunks = 0;
   uint64_t stored_chunks = 0, stored_bytes = 0;

@@ -1,0 +1,194 @@
+#include "client/lib/call_table.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace penstock {
+namespace {
+
+// The status of a reply, with the time after which a busy daemon wants to be asked again.
+Status StatusOf(const ReplyHead& head) {
+  Status status = head.ToStatus();
+  if (head.retry_after_ms == 0) return status;
+  return status.Annotate(fmt::format("retry in {} ms", head.retry_after_ms));
+}
+
+}  // namespace
+
+void CallTable::Attach(Session& session) {
+  session_ = &session;
+  send_queue_.Attach(session);
+}
+
+void CallTable::Add(std::shared_ptr<Call> call) {
+  call->id = next_id_++;
+  call->operation()->call_ids.push_back(call->id);
+  calls_.emplace(call->id, call);
+  queued_.push_back(std::move(call));
+  SendQueued();
+}
+
+void CallTable::SendQueued() {
+  while (session_ != nullptr && !queued_.empty() &&
+         unanswered_.size() < session_->info().max_in_flight &&
+         session_->queued_bytes() < kMaxUnsentBytes) {
+    const std::shared_ptr<Call> call = std::move(queued_.front());
+    queued_.pop_front();
+    call->phase = Call::Phase::kSent;
+    unanswered_.insert(call->id);
+    if (!silent_since_) silent_since_ = MonotonicNow();
+    call->Send(*session_, [this, id = call->id] {
+      if (const auto sent = Find(id, Call::Phase::kSent)) Settle(sent);
+    });
+  }
+}
+
+std::shared_ptr<Call> CallTable::Find(uint64_t id, Call::Phase phase) const {
+  const auto it = calls_.find(id);
+  return it != calls_.end() && it->second->phase == phase ? it->second : nullptr;
+}
+
+void CallTable::Abort(uint64_t id, const Status& why) {
+  const auto it = calls_.find(id);
+  if (it == calls_.end()) return;
+  const std::shared_ptr<Call> call = it->second;
+  if (call->phase == Call::Phase::kQueued) {
+    std::erase(queued_, call);
+    call->stop_reason = why;
+    return Finish(call);
+  }
+  if (call->phase == Call::Phase::kStopping) return;
+  session_->SendMessage(MessageType::kCancel, id, {});
+  Stop(call, why);
+}
+
+void CallTable::Stop(const std::shared_ptr<Call>& call, const Status& why) {
+  call->phase = Call::Phase::kStopping;
+  call->stop_reason = why;
+  if (!call->TouchesMemory()) return Finish(call);
+  session_->Abandon(call->id, [this, id = call->id] {
+    if (const auto stopped = Find(id, Call::Phase::kStopping)) Finish(stopped);
+  });
+}
+
+void CallTable::Settle(const std::shared_ptr<Call>& call) {
+  if (call->Decided()) Stop(call, Status(Code::kInternal));
+}
+
+void CallTable::Finish(const std::shared_ptr<Call>& call) {
+  call->phase = Call::Phase::kStopping;
+  call->Fail(call->stop_reason);
+  calls_.erase(call->id);
+  callbacks_.on_done(*call);
+}
+
+void CallTable::FailQueued(const Status& why) {
+  for (const auto& call : std::exchange(queued_, {})) {
+    call->stop_reason = why;
+    Finish(call);
+  }
+}
+
+void CallTable::AbortAll(const Status& why) {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, call] : calls_) ids.push_back(id);
+  for (const uint64_t id : ids) Abort(id, why);
+}
+
+void CallTable::OnMessage(MessageType type, uint64_t request_id, ByteSpan body) {
+  if (type == MessageType::kReply) {
+    OnReply(request_id, body);
+  } else if (type == MessageType::kGrant) {
+    if (const auto call = Find(request_id, Call::Phase::kSent)) {
+      call->OnGrant(body);
+      Settle(call);
+    }
+  }
+  Heard();
+  SendQueued();
+}
+
+void CallTable::OnReply(uint64_t id, ByteSpan body) {
+  const Result<DecodedReply> reply = DecodeReply(body);
+  if (!reply.ok()) return session_->Close(reply.status());
+  unanswered_.erase(id);
+  const auto call = Find(id, Call::Phase::kSent);
+  if (call == nullptr) return OnStrayReply(*reply);
+  Status status = StatusOf(reply->head);
+  if (status.ok()) status = call->OnReply(reply->rest);
+  if (!status.ok()) return Stop(call, status);
+  Settle(call);
+}
+
+// An answer that nobody waits for any more may have reserved something: it is given back.
+void CallTable::OnStrayReply(const DecodedReply& reply) {
+  if (reply.head.status != Code::kOk) return callbacks_.on_stray_refusal(reply.head);
+  if (reply.head.request != MessageType::kMatch) return;
+  const Result<MatchReply> match = DecodeMatchReply(reply.rest);
+  if (!match.ok() || match->reservation == 0) return;
+  SendStray(MessageType::kRelease, ReleaseRequest{.reservation = match->reservation}.Encode());
+}
+
+void CallTable::SendStray(MessageType type, ByteSpan body) {
+  session_->SendMessage(type, next_id_++, body);
+}
+
+void CallTable::Heard() {
+  if (unanswered_.empty()) {
+    silent_since_.reset();
+  } else {
+    silent_since_ = MonotonicNow();
+  }
+  callbacks_.on_heard();
+}
+
+Duration CallTable::Silence() const {
+  return silent_since_ ? MonotonicNow() - *silent_since_ : Duration::zero();
+}
+
+bool CallTable::Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces) {
+  const auto call = Find(request_id, Call::Phase::kSent);
+  if (call == nullptr) return false;
+  if (call->Locate(header, pieces)) return true;
+  // Not from inside the session's question.
+  session_->loop().Post([this, request_id] {
+    if (const auto refused = Find(request_id, Call::Phase::kSent)) Settle(refused);
+  });
+  return false;
+}
+
+void CallTable::OnData(uint64_t request_id, const DataHeader& header, const Status& status) {
+  const auto it = calls_.find(request_id);
+  if (it == calls_.end()) return;
+  const std::shared_ptr<Call> call = it->second;
+  call->OnData(header, status);
+  Heard();
+  if (call->phase == Call::Phase::kSent) Settle(call);
+}
+
+void CallTable::OnDataFailed(uint64_t request_id, const DataHeader& header) {
+  if (const auto call = Find(request_id, Call::Phase::kSent)) {
+    call->OnDataFailed(header);
+    Settle(call);
+  }
+}
+
+void CallTable::OnClosed(const Status& why) {
+  session_ = nullptr;
+  send_queue_.Detach();
+  unanswered_.clear();
+  silent_since_.reset();
+  const Status lost(Code::kDisconnected, why.ToString());
+  std::vector<std::shared_ptr<Call>> sent;
+  for (const auto& [id, call] : calls_) {
+    if (call->phase != Call::Phase::kQueued) sent.push_back(call);
+  }
+  for (const auto& call : sent) {
+    if (call->phase == Call::Phase::kSent) call->stop_reason = lost;
+    Finish(call);
+  }
+  callbacks_.on_closed(why);
+}
+
+}  // namespace penstock

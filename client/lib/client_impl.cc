@@ -1,0 +1,321 @@
+#include "client/lib/client_impl.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace penstock {
+namespace {
+
+constexpr size_t kMaxNamespacesOpen = 4096;
+
+Status CheckOptions(const ClientOptions& options) {
+  const auto bad = [](std::string what) { return Status(Code::kInvalidArgument, std::move(what)); };
+  if (options.wire != "auto" && options.wire != "tcp" && options.wire != "ucx") {
+    return bad(fmt::format("wire \"{}\": expected auto, tcp or ucx", options.wire));
+  }
+  if (options.streams == 0) return bad("streams: at least 1");
+  if (options.max_in_flight == 0) return bad("max_in_flight: at least 1");
+  if (options.connect_timeout <= Duration::zero() || options.reconnect_min <= Duration::zero() ||
+      options.reconnect_max < options.reconnect_min || options.patience < Duration::zero()) {
+    return bad("times must be positive, and reconnect_max at least reconnect_min");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+const Fingerprint& Namespace::fingerprint() const {
+  static const Fingerprint none{};
+  return data_ ? data_->fingerprint : none;
+}
+
+const NamespaceDescriptor& Namespace::descriptor() const {
+  static const NamespaceDescriptor none{};
+  return data_ ? data_->descriptor : none;
+}
+
+Namespace Client::MakeNamespace(const NamespaceDescriptor& descriptor) {
+  Namespace ns;
+  ns.data_ = std::make_shared<const Namespace::Data>(
+      Namespace::Data{descriptor, descriptor.ComputeFingerprint()});
+  return ns;
+}
+
+Result<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
+  PENSTOCK_RETURN_IF_ERROR(CheckOptions(options));
+  PENSTOCK_ASSIGN_OR_RETURN(Address address, Address::Parse(options.address));
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<EventLoop> loop, EventLoop::Start("penstock-client"));
+  ClientOptions complete = options;
+  if (complete.name.empty()) {
+    complete.name = fmt::format("{}:{}", program_invocation_short_name, getpid());
+  }
+  auto client =
+      std::make_unique<ClientImpl>(std::move(complete), std::move(address), std::move(loop));
+  client->Start();
+  return std::unique_ptr<Client>(std::move(client));
+}
+
+ClientImpl::ClientImpl(ClientOptions options, Address address, std::unique_ptr<EventLoop> loop)
+    : options_(std::move(options)),
+      pid_(getpid()),
+      loop_(std::move(loop)),
+      table_(std::make_unique<CallTable>(CallTable::Callbacks{
+          .on_done = [this](Call& call) { CallDone(call.operation()); },
+          .on_heard = [this] { silent_ = false; },
+          .on_stray_refusal = [this](const ReplyHead& head) { Note(head.ToStatus()); },
+          .on_closed = [this](const Status& why) { OnClosed(why); }})),
+      link_(std::make_unique<Link>(
+          *loop_, options_, address, *table_,
+          Link::Callbacks{
+              .on_up = [this](Session& session, bool restarted) { OnUp(session, restarted); },
+              .on_down = [this](const Status& why) { OnDown(why); }})) {}
+
+void ClientImpl::Start() {
+  loop_->Run([this] { link_->Start(); });
+}
+
+ClientImpl::~ClientImpl() {
+  if (getpid() != pid_) {
+    // A forked child: the loop's thread stayed with the parent and may have been in the middle of
+    // anything, so what belongs to it is left alone.
+    (void)link_.release();
+    (void)table_.release();
+    (void)loop_.release();
+    return;
+  }
+  closing_ = true;
+  loop_->Run([this] {
+    table_->AbortAll(Status(Code::kCancelled, "the client is closing"));
+    link_->Stop();
+  });
+  {
+    MutexLock lock(mu_);
+    while (session_open_ || in_flight_ > 0) changed_.Wait(mu_);
+  }
+  loop_->Stop();
+}
+
+bool ClientImpl::WaitConnected(const Deadline& deadline) {
+  MutexLock lock(mu_);
+  while (!link_stats_.connected) {
+    if (!changed_.WaitUntil(mu_, deadline.at())) return link_stats_.connected;
+  }
+  return true;
+}
+
+ClientStats ClientImpl::stats() const {
+  ClientStats stats;
+  {
+    MutexLock lock(mu_);
+    stats = link_stats_;
+  }
+  stats.in_flight = in_flight_;
+  stats.operations = counters_.operations;
+  stats.failed_operations = counters_.failed;
+  stats.cancelled_operations = counters_.cancelled;
+  stats.fetched_chunks = counters_.fetched_chunks;
+  stats.fetched_bytes = counters_.fetched_bytes;
+  stats.missed_chunks = counters_.missed_chunks;
+  stats.stored_chunks = counters_.stored_chunks;
+  stats.stored_bytes = counters_.stored_bytes;
+  stats.checksum_failures = counters_.checksum_failures;
+  return stats;
+}
+
+Result<Namespace> ClientImpl::OpenNamespace(const NamespaceDescriptor& descriptor) {
+  PENSTOCK_RETURN_IF_ERROR(descriptor.Validate());
+  Namespace ns = MakeNamespace(descriptor);
+  std::vector<std::byte> encoded = descriptor.Encode();
+  {
+    MutexLock lock(mu_);
+    if (namespaces_.size() >= kMaxNamespacesOpen && !namespaces_.contains(ns.fingerprint())) {
+      return Status(Code::kResourceExhausted,
+                    fmt::format("{} namespaces are open in this client", kMaxNamespacesOpen));
+    }
+    if (!namespaces_.emplace(ns.fingerprint(), encoded).second) return ns;
+  }
+  loop_->Post([this, encoded = std::move(encoded)] {
+    if (link_->session() == nullptr) return;
+    table_->SendStray(MessageType::kOpenNamespace,
+                      OpenNamespaceRequest{.descriptor = encoded}.Encode());
+  });
+  return ns;
+}
+
+ClientImpl::OperationRef ClientImpl::NewOperation(OperationState::Kind kind, size_t items,
+                                                  const Deadline& deadline, OnDone on_done,
+                                                  Status& refused) {
+  auto operation = std::make_shared<OperationState>(static_cast<OperationOwner&>(*this), kind,
+                                                    deadline, std::move(on_done));
+  operation->mutable_items().resize(items);
+  ++counters_.operations;
+  if (++in_flight_ > options_.max_in_flight) {
+    refused = Status(Code::kBusy, fmt::format("{} operations are in flight (max_in_flight)",
+                                              options_.max_in_flight));
+  } else {
+    refused = WhyNot(deadline);
+  }
+  return operation;
+}
+
+Status ClientImpl::WhyNot(const Deadline& deadline) const {
+  if (getpid() != pid_) return Status(Code::kInvalidArgument, "this client belongs to the parent");
+  if (closing_) return Status(Code::kCancelled, "the client is closing");
+  if (deadline.Expired()) return Status(Code::kDeadlineExceeded, "expired before it began");
+  if (link_->state() == Link::State::kDown) {
+    MutexLock lock(mu_);
+    return Status(Code::kDisconnected, link_stats_.last_error);
+  }
+  if (silent_) return Status(Code::kDisconnected, "the daemon does not answer");
+  return Status::Ok();
+}
+
+OperationPtr ClientImpl::Refuse(const OperationRef& operation, const Status& why) {
+  for (ItemResult& item : operation->mutable_items()) item.status = why;
+  operation->AddStatus(why);
+  ++counters_.failed;
+  --in_flight_;
+  operation->Complete();
+  return std::make_shared<OperationHandle>(operation);
+}
+
+void ClientImpl::Launch(const OperationRef& operation) {
+  loop_->Post([this, operation] {
+    operation->open_calls = 1;  // The launch itself, until Launched().
+    operation->timer =
+        loop_->After(operation->deadline().Left(), [this, operation] { OnDeadline(operation); });
+  });
+}
+
+void ClientImpl::AddCalls(const OperationRef& operation, std::vector<std::shared_ptr<Call>> calls) {
+  loop_->Post([this, operation, calls = std::move(calls)]() mutable {
+    for (std::shared_ptr<Call>& call : calls) AddOnLoop(operation, std::move(call));
+  });
+}
+
+OperationPtr ClientImpl::Launched(const OperationRef& operation) {
+  loop_->Post([this, operation] { CallDone(operation); });
+  return std::make_shared<OperationHandle>(operation);
+}
+
+OperationPtr ClientImpl::RunOne(const OperationRef& operation, std::shared_ptr<Call> call) {
+  loop_->Post([this, operation, call = std::move(call)]() mutable {
+    operation->timer =
+        loop_->After(operation->deadline().Left(), [this, operation] { OnDeadline(operation); });
+    AddOnLoop(operation, std::move(call));
+  });
+  return std::make_shared<OperationHandle>(operation);
+}
+
+void ClientImpl::AddOnLoop(const OperationRef& operation, std::shared_ptr<Call> call) {
+  ++operation->open_calls;
+  Status why = operation->abort_reason;
+  if (why.ok() && closing_) why = Status(Code::kCancelled, "the client is closing");
+  if (why.ok() && link_->state() == Link::State::kDown) {
+    why = Status(Code::kDisconnected, link_->last_error().ToString());
+  }
+  if (why.ok()) return table_->Add(std::move(call));
+  call->Fail(why);
+  CallDone(operation);
+}
+
+void ClientImpl::Abort(const OperationRef& operation, const Status& why) {
+  if (operation->Done() || !operation->abort_reason.ok()) return;
+  operation->abort_reason = why;
+  // A copy: the end of the last call clears the list.
+  for (const uint64_t id : std::vector<uint64_t>(operation->call_ids)) table_->Abort(id, why);
+}
+
+void ClientImpl::OnDeadline(const OperationRef& operation) {
+  if (link_->session() != nullptr && table_->Silence() >= options_.patience &&
+      !silent_.exchange(true)) {
+    Note(Status(Code::kDisconnected, "the daemon does not answer"));
+    // The answer to this ends the silence. No reservation has the number 0.
+    table_->SendStray(MessageType::kRelease, ReleaseRequest{}.Encode());
+  }
+  Abort(operation, Status(Code::kDeadlineExceeded));
+}
+
+void ClientImpl::CallDone(const OperationRef& operation) {
+  if (--operation->open_calls > 0) return;
+  loop_->CancelTimer(operation->timer);
+  operation->call_ids.clear();
+  Count(*operation);
+  {
+    // Before the operation is seen to be done: who waited for it may start another one at once.
+    MutexLock lock(mu_);
+    if (--in_flight_ == 0) changed_.SignalAll();
+  }
+  operation->Complete();
+}
+
+void ClientImpl::Count(const OperationState& operation) {
+  const Code code = operation.status().code();
+  if (code == Code::kCancelled) {
+    ++counters_.cancelled;
+  } else if (code != Code::kOk) {
+    ++counters_.failed;
+  }
+  if (operation.kind() == OperationState::Kind::kOther) return;
+  const bool fetch = operation.kind() == OperationState::Kind::kFetch;
+  uint64_t chunks = 0, bytes = 0, missed = 0;
+  for (const ItemResult& item : operation.items()) {
+    if (item.status.ok()) {
+      ++chunks;
+      bytes += item.bytes;
+    } else if (item.status.code() == Code::kMiss) {
+      ++missed;
+    }
+  }
+  (fetch ? counters_.fetched_chunks : counters_.stored_chunks) += chunks;
+  (fetch ? counters_.fetched_bytes : counters_.stored_bytes) += bytes;
+  if (fetch) counters_.missed_chunks += missed;
+}
+
+void ClientImpl::OnUp(Session& session, bool restarted) {
+  std::vector<std::vector<std::byte>> descriptors;
+  {
+    MutexLock lock(mu_);
+    for (const auto& [fingerprint, encoded] : namespaces_) descriptors.push_back(encoded);
+    link_stats_.connected = session_open_ = true;
+    link_stats_.daemon_incarnation = session.info().peer_incarnation;
+    link_stats_.daemon_software = session.info().peer_software;
+    link_stats_.wire = session.info().wire;
+    link_stats_.last_error.clear();
+    ++link_stats_.connects;
+    if (restarted) ++link_stats_.daemon_restarts;
+    changed_.SignalAll();
+  }
+  table_->Attach(session);
+  // Before everything that may need them: messages arrive in order.
+  for (const auto& descriptor : descriptors) {
+    table_->SendStray(MessageType::kOpenNamespace,
+                      OpenNamespaceRequest{.descriptor = descriptor}.Encode());
+  }
+  table_->SendQueued();
+}
+
+void ClientImpl::OnDown(const Status& why) {
+  Note(why);
+  table_->FailQueued(Status(Code::kDisconnected, why.ToString()));
+}
+
+void ClientImpl::OnClosed(const Status& why) {
+  link_->Closed(why);
+  silent_ = false;
+  MutexLock lock(mu_);
+  link_stats_.connected = session_open_ = false;
+  link_stats_.last_error = why.ToString();
+  ++link_stats_.disconnects;
+  changed_.SignalAll();
+}
+
+void ClientImpl::Note(const Status& error) {
+  MutexLock lock(mu_);
+  link_stats_.last_error = error.ToString();
+}
+
+}  // namespace penstock

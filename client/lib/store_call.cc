@@ -1,0 +1,148 @@
+#include "client/lib/store_call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock {
+
+StoreCall::StoreCall(std::shared_ptr<OperationState> operation, SendQueue& queue, bool replace,
+                     std::vector<Source> sources)
+    : Call(std::move(operation), MessageType::kStore), queue_(queue), replace_(replace) {
+  items_.reserve(sources.size());
+  for (Source& source : sources) items_.push_back({.source = std::move(source)});
+}
+
+void StoreCall::Send(Session& session, std::function<void()> changed) {
+  changed_ = std::move(changed);
+  NamespaceList namespaces;
+  StoreRequest request;
+  request.deadline_ms = operation()->deadline().LeftMillis();
+  request.replace = replace_;
+  request.items.reserve(items_.size());
+  uint64_t total = 0;
+  for (const Item& item : items_) {
+    const Source& source = item.source;
+    total += source.bytes.total();
+    request.items.push_back({.key = source.key,
+                             .payload_bytes = source.bytes.total(),
+                             .ns = namespaces.Add(source.ns),
+                             .parent = source.parent,
+                             .manifest = source.manifest});
+  }
+  request.namespaces = namespaces.list();
+  request.eager = total <= session.info().eager_bytes;
+  session.SendMessage(type(), id, request.Encode());
+  if (!request.eager) return;
+  for (Item& item : items_) item.granted = true;
+  queue_.Add(std::static_pointer_cast<StoreCall>(shared_from_this()));
+}
+
+void StoreCall::OnGrant(ByteSpan body) {
+  const Result<ItemStatuses> grant = ItemStatuses::Decode(body);
+  if (!grant.ok() || grant->statuses.size() != items_.size()) {
+    return Fail(Status(Code::kCorruptMessage, "a grant that does not fit the store"));
+  }
+  for (size_t i = 0; i < items_.size(); ++i) items_[i].granted = grant->statuses[i] == Code::kOk;
+  queue_.Add(std::static_pointer_cast<StoreCall>(shared_from_this()));
+}
+
+std::optional<StoreCall::Frame> StoreCall::NextFrame(uint64_t max_bytes) {
+  if (!Sendable()) return std::nullopt;
+  for (; next_item_ < items_.size(); ++next_item_) {
+    Item& item = items_[next_item_];
+    const uint64_t left = item.source.bytes.total() - item.sent_bytes;
+    if (!item.granted || left == 0 || !item.local.ok()) continue;
+    Frame frame;
+    frame.header.item = static_cast<uint32_t>(next_item_);
+    frame.header.offset = item.sent_bytes;
+    frame.header.length = std::min(left, max_bytes);
+    item.source.bytes.Slice(frame.header.offset, frame.header.length, frame.pieces);
+    item.sent_bytes += frame.header.length;
+    ++sending_;
+    return frame;
+  }
+  return std::nullopt;
+}
+
+void StoreCall::OnSent(const DataHeader& header, const Status& status) {
+  --sending_;
+  if (!status.ok()) items_[header.item].local = status;
+  if (changed_) changed_();
+}
+
+Status StoreCall::OnReply(ByteSpan rest) {
+  PENSTOCK_ASSIGN_OR_RETURN(const ItemStatuses reply, ItemStatuses::Decode(rest));
+  if (reply.statuses.size() != items_.size()) {
+    return Status(Code::kCorruptMessage, fmt::format("an answer about {} chunks to a store of {}",
+                                                     reply.statuses.size(), items_.size()));
+  }
+  decided_ = true;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const Item& item = items_[i];
+    const Code code = reply.statuses[i];
+    ItemResult& result = ResultOf(item);
+    if (code == Code::kOk) {
+      result.bytes = item.source.bytes.total();
+      result.status = Status::Ok();
+    } else if (code == Code::kAlreadyExists) {
+      result.status = Status(code);
+    } else {
+      // What was found on this side says more than what it looked like on the other.
+      const Status status = item.local.ok() ? Status(code) : item.local;
+      result.status = status.Annotate(
+          fmt::format("item {}, chunk {}", item.source.result, item.source.key.ToShortHex()));
+    }
+  }
+  return Status::Ok();
+}
+
+void StoreCall::Fail(const Status& why) {
+  if (decided_) return;
+  decided_ = true;
+  for (const Item& item : items_) ResultOf(item).status = why;
+  operation()->AddStatus(why);
+}
+
+void SendQueue::Detach() {
+  session_ = nullptr;
+  waiting_.clear();
+}
+
+void SendQueue::Add(std::shared_ptr<StoreCall> call) {
+  if (session_ == nullptr) return;
+  waiting_.push_back(std::move(call));
+  Pump();
+}
+
+void SendQueue::Pump() {
+  if (pumping_) return;  // A frame was sent at once: the loop below goes on.
+  pumping_ = true;
+  while (session_ != nullptr && !waiting_.empty() && on_the_way_ < kWindowBytes) {
+    const std::shared_ptr<StoreCall> call = waiting_.front();
+    if (std::optional<StoreCall::Frame> frame = call->NextFrame(kFrameBytes)) {
+      Send(call, *std::move(frame));
+    } else if (!waiting_.empty()) {
+      waiting_.pop_front();
+    }
+  }
+  pumping_ = false;
+}
+
+void SendQueue::Send(const std::shared_ptr<StoreCall>& call, StoreCall::Frame frame) {
+  on_the_way_ += frame.header.length;
+  const DataHeader header = frame.header;
+  session_->SendData(call->id, header, frame.pieces, [this, call, header](const Status& status) {
+    on_the_way_ -= header.length;
+    if (status.code() == Code::kBadBuffer && session_ != nullptr && call->Sendable()) {
+      // The rest of the item does not come: the daemon need not wait for it.
+      DataHeader failed{.item = header.item, .status = static_cast<uint16_t>(status.code())};
+      session_->SendData(call->id, failed, {}, [](const Status&) {});
+    }
+    call->OnSent(header, status);
+    Pump();
+  });
+}
+
+}  // namespace penstock

@@ -1,0 +1,1 @@
+penstock_test(client_memory_test SRCS client_memory_test.cc DEPS penstock_client)
