@@ -63,14 +63,8 @@ void CheckLimits(ByteSpan input) {
   }
 }
 
-}  // namespace
-}  // namespace penstock
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace penstock;  // NOLINT
-  if (size == 0) return 0;
-  const ByteSpan input = FuzzInput(data + 1, size - 1);
-  switch (data[0] % 9) {
+void Check(uint8_t choice, ByteSpan input) {
+  switch (choice % 9) {
     case 0:
       CheckRequest<OpenNamespaceRequest>(input);
       break;
@@ -99,5 +93,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       CheckReply(input);
   }
   CheckLimits(input);
+}
+
+}  // namespace
+}  // namespace penstock
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size > 0) penstock::Check(data[0], penstock::FuzzInput(data + 1, size - 1));
   return 0;
 }

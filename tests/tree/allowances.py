@@ -91,7 +91,7 @@ BANS = [
     ),
     Ban(
         "using namespace",
-        re.compile(r"\busing\s+namespace\b(?!\s+std::(?:chrono_)?literals)"),
+        re.compile(r"\busing\s+namespace\b(?!\s+std::(?:chrono|literals|chrono_literals)\b)"),
         "using-declarations",
     ),
     Ban(
