@@ -126,8 +126,7 @@ OperationPtr ClientImpl::Fetch(std::vector<FetchItem> items, const FetchOptions&
   plan->encoded_selection = options.selection;
   plan->on_checksum_failure = [this] { ++counters_.checksum_failures; };
   if (!options.selection.empty()) {
-    ByteReader in(options.selection);
-    Result<Selection> selection = Selection::DecodeFrom(in);
+    Result<Selection> selection = Selection::Decode(options.selection);
     if (!selection.ok()) return Refuse(operation, selection.status().Annotate("selection"));
     plan->selection = *selection;
   }
