@@ -7,12 +7,13 @@
 namespace penstock {
 
 SimpleCall::SimpleCall(std::shared_ptr<OperationState> operation, MessageType type, Encode encode,
-                       Read read, size_t first, size_t count)
+                       Read read, size_t first, size_t count, Code fine)
     : Call(std::move(operation), type),
       encode_(std::move(encode)),
       read_(std::move(read)),
       first_(first),
-      count_(count) {}
+      count_(count),
+      fine_(fine) {}
 
 void SimpleCall::Send(Session& session, std::function<void()> /*changed*/) {
   session.SendMessage(type(), id, encode_(*operation()));
@@ -27,6 +28,7 @@ Status SimpleCall::OnReply(ByteSpan rest) {
 void SimpleCall::Fail(const Status& why) {
   if (decided_) return;
   decided_ = true;
+  if (why.code() == fine_) return;
   for (size_t i = first_; i < first_ + count_; ++i) operation()->mutable_items()[i].status = why;
   operation()->AddStatus(why);
 }

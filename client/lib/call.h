@@ -70,9 +70,10 @@ class SimpleCall final : public Call {
   // Reads the reply into the operation.
   using Read = std::function<Status(ByteSpan rest, OperationState&)>;
 
-  // Items [first, first + count) of the operation's results belong to the call.
+  // Items [first, first + count) of the operation's results belong to the call. An answer of `fine`
+  // counts as kOk.
   SimpleCall(std::shared_ptr<OperationState> operation, MessageType type, Encode encode, Read read,
-             size_t first = 0, size_t count = 0);
+             size_t first = 0, size_t count = 0, Code fine = Code::kOk);
 
   void Send(Session& session, std::function<void()> changed) override;
   Status OnReply(ByteSpan rest) override;
@@ -83,6 +84,7 @@ class SimpleCall final : public Call {
   const Encode encode_;
   const Read read_;
   const size_t first_, count_;
+  const Code fine_;
   bool decided_ = false;
 };
 

@@ -147,6 +147,17 @@ OperationPtr ClientImpl::Release(uint64_t reservation, const Deadline& deadline)
                                                         ReadNothing));
 }
 
+OperationPtr ClientImpl::Ping(const Deadline& deadline) {
+  Status refused;
+  const OperationRef operation =
+      NewOperation(OperationState::Kind::kOther, 0, deadline, {}, refused);
+  if (!refused.ok()) return Refuse(operation, refused);
+  // A session answers PING itself. A release of nothing is answered by the daemon's data thread.
+  const auto encode = [](const OperationState&) { return ReleaseRequest{}.Encode(); };
+  return RunOne(operation, std::make_shared<SimpleCall>(operation, MessageType::kRelease, encode,
+                                                        ReadNothing, 0, 0, Code::kFenced));
+}
+
 Result<uint64_t> ClientImpl::Register(void* memory, size_t bytes) {
   if (bytes == 0) return Status(Code::kBadBuffer, "no bytes to register");
   const iovec whole{memory, bytes};

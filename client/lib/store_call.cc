@@ -48,28 +48,26 @@ void StoreCall::OnGrant(ByteSpan body) {
   queue_.Add(std::static_pointer_cast<StoreCall>(shared_from_this()));
 }
 
-std::optional<StoreCall::Frame> StoreCall::NextFrame(uint64_t max_bytes) {
-  if (!Sendable()) return std::nullopt;
+bool StoreCall::SendNext(Session& session, std::function<void()> sent) {
+  if (phase != Phase::kSent || decided_) return false;
   for (; next_item_ < items_.size(); ++next_item_) {
-    Item& item = items_[next_item_];
-    const uint64_t left = item.source.bytes.total() - item.sent_bytes;
-    if (!item.granted || left == 0 || !item.local.ok()) continue;
-    Frame frame;
-    frame.header.item = static_cast<uint32_t>(next_item_);
-    frame.header.offset = item.sent_bytes;
-    frame.header.length = std::min(left, max_bytes);
-    item.source.bytes.Slice(frame.header.offset, frame.header.length, frame.pieces);
-    item.sent_bytes += frame.header.length;
-    ++sending_;
-    return frame;
+    const Item& item = items_[next_item_];
+    if (item.granted && item.source.bytes.total() > 0) break;
   }
-  return std::nullopt;
-}
-
-void StoreCall::OnSent(const DataHeader& header, const Status& status) {
-  --sending_;
-  if (!status.ok()) items_[header.item].local = status;
-  if (changed_) changed_();
+  if (next_item_ == items_.size()) return false;
+  const size_t i = next_item_++;
+  const PieceMap& bytes = items_[i].source.bytes;
+  const DataHeader header{.item = static_cast<uint32_t>(i), .length = bytes.total()};
+  ++sending_;
+  session.SendData(id, header, bytes.pieces(),
+                   [self = shared_from_this(), this, i, sent = std::move(sent)](const Status& s) {
+                     --sending_;
+                     // The session tells the daemon of bytes that it could not read.
+                     items_[i].local = s;
+                     sent();
+                     if (changed_) changed_();
+                   });
+  return true;
 }
 
 Status StoreCall::OnReply(ByteSpan rest) {
@@ -117,32 +115,17 @@ void SendQueue::Add(std::shared_ptr<StoreCall> call) {
 }
 
 void SendQueue::Pump() {
-  if (pumping_) return;  // A frame was sent at once: the loop below goes on.
-  pumping_ = true;
-  while (session_ != nullptr && !waiting_.empty() && on_the_way_ < kWindowBytes) {
-    const std::shared_ptr<StoreCall> call = waiting_.front();
-    if (std::optional<StoreCall::Frame> frame = call->NextFrame(kFrameBytes)) {
-      Send(call, *std::move(frame));
-    } else if (!waiting_.empty()) {
+  while (session_ != nullptr && !waiting_.empty() && on_the_way_ < kMaxItems) {
+    const auto sent = [this] {
+      --on_the_way_;
+      Pump();
+    };
+    if (waiting_.front()->SendNext(*session_, sent)) {
+      ++on_the_way_;
+    } else {
       waiting_.pop_front();
     }
   }
-  pumping_ = false;
-}
-
-void SendQueue::Send(const std::shared_ptr<StoreCall>& call, StoreCall::Frame frame) {
-  on_the_way_ += frame.header.length;
-  const DataHeader header = frame.header;
-  session_->SendData(call->id, header, frame.pieces, [this, call, header](const Status& status) {
-    on_the_way_ -= header.length;
-    if (status.code() == Code::kBadBuffer && session_ != nullptr && call->Sendable()) {
-      // The rest of the item does not come: the daemon need not wait for it.
-      DataHeader failed{.item = header.item, .status = static_cast<uint16_t>(status.code())};
-      session_->SendData(call->id, failed, {}, [](const Status&) {});
-    }
-    call->OnSent(header, status);
-    Pump();
-  });
 }
 
 }  // namespace penstock

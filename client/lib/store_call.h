@@ -29,10 +29,6 @@ class StoreCall final : public Call {
     std::optional<ChunkKey> parent;
     size_t result = 0;  // Position in the operation's results.
   };
-  struct Frame {
-    DataHeader header;
-    Pieces pieces;
-  };
 
   // REQUIRES: at most kMaxNamespaces different namespaces and kMaxItems sources.
   StoreCall(std::shared_ptr<OperationState> operation, SendQueue& queue, bool replace,
@@ -45,20 +41,14 @@ class StoreCall final : public Call {
   bool TouchesMemory() const override { return sending_ > 0; }
   void Fail(const Status& why) override;
 
-  // The rest is for the SendQueue.
-
-  // The daemon still waits for its bytes.
-  bool Sendable() const { return phase == Phase::kSent && !decided_; }
-  // The next bytes to send, at most `max_bytes`; none when there is nothing to send.
-  std::optional<Frame> NextFrame(uint64_t max_bytes);
-  void OnSent(const DataHeader& header, const Status& status);
+  // The rest is for the SendQueue. Hands the next item to the session; false when there is none.
+  bool SendNext(Session& session, std::function<void()> sent);
 
  private:
   struct Item {
     Source source;
     bool granted = false;
-    uint64_t sent_bytes = 0;  // Handed to the session.
-    Status local;             // Why the bytes could not be sent.
+    Status local;  // Why the bytes could not be sent.
   };
 
   ItemResult& ResultOf(const Item& item) {
@@ -70,31 +60,28 @@ class StoreCall final : public Call {
   std::vector<Item> items_;
   bool decided_ = false;
   size_t next_item_ = 0;
-  size_t sending_ = 0;  // Frames that the session has.
+  size_t sending_ = 0;  // Items that the session has.
   std::function<void()> changed_;
 };
 
-// Hands the bytes of stores to the session a window at a time, first come first served, so that a
-// store that ends early has little on its way. Used on the client's loop alone.
+// Hands the items of stores to the session, first come first served, and only so many at a time:
+// each costs the session a little memory until it is sent. Used on the client's loop alone.
 class SendQueue {
  public:
-  static constexpr uint64_t kWindowBytes = 16u << 20;
-  static constexpr uint64_t kFrameBytes = 1u << 20;
+  static constexpr size_t kMaxItems = 8192;
 
-  // A new session. REQUIRES: every frame of the former one was reported as sent or failed.
+  // A new session. REQUIRES: every item of the former one was reported as sent or failed.
   void Attach(Session& session) { session_ = &session; }
   // The session ended.
   void Detach();
-  // `call` has frames to send. It stays in the queue no longer than it is being sent.
+  // `call` has items to send.
   void Add(std::shared_ptr<StoreCall> call);
 
  private:
   void Pump();
-  void Send(const std::shared_ptr<StoreCall>& call, StoreCall::Frame frame);
 
   Session* session_ = nullptr;
-  uint64_t on_the_way_ = 0;
-  bool pumping_ = false;
+  size_t on_the_way_ = 0;
   std::deque<std::shared_ptr<StoreCall>> waiting_;
 };
 
