@@ -87,6 +87,9 @@ Result<PendingChunk> ChunkStore::Begin(NewChunk chunk) {
   const uint64_t bytes = chunk.manifest.TotalStoredBytes();
   if (Status verdict = Judge(chunk, bytes); !verdict.ok()) return refuse(std::move(verdict));
 
+  // Else the least recently used chunk, and the first to go, might be the one that this one needs.
+  if (chunk.parent) (void)parts_->index.Probe(*chunk.parent, chunk.ns, parts_->Draw(1));
+
   const OwnerId owner = chunk.owner;
   const bool replace = chunk.replace;
   if (Status busy = parts_->space->pending().Take(owner, bytes); !busy.ok()) {
