@@ -15,11 +15,13 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT" || exit 1
 # shellcheck source=deploy/lib/packages.sh
 source deploy/lib/packages.sh
+# shellcheck source=deploy/lib/build.sh
+source deploy/lib/build.sh
 
 LOGS=$ROOT/build/logs
-VENV=${PENSTOCK_VENV:-$ROOT/.venv}
+VENV=${DEV_VENV:-$ROOT/.venv}
 JOBS=$(nproc)
-export PENSTOCK_VENV=$VENV PENSTOCK_REQUIRE_TOOLS=1
+export DEV_VENV=$VENV DEV_REQUIRE_TOOLS=1
 # One compiler cache serves every clone of the tree, wherever it lies.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
 
@@ -102,14 +104,12 @@ failed_step() {
 }
 
 declare -A BUILT=()
-# build PRESET [TARGET...]: configures and builds once per run.
+# build PRESET: configures and builds once per run.
 build() {
-  local preset=$1 began=$SECONDS
-  shift
+  local preset=$1 began=$SECONDS options=(-DPENSTOCK_BUILD_TESTS=ON)
+  [[ $preset != release ]] || options+=(-DPENSTOCK_BUILD_PYTHON=ON)
   if [[ -z ${BUILT[$preset]:-} ]]; then
-    if run_logged "$LOGS/configure-$preset.log" "configure $preset" cmake --preset "$preset" &&
-      run_logged "$LOGS/build-$preset.log" "build $preset" \
-        cmake --build --preset "$preset" -j "$JOBS" "$@"; then
+    if build_preset "$preset" "$LOGS" "$VENV" "$JOBS" "${options[@]}" --; then
       BUILT[$preset]=yes
       record "build $preset" built $((SECONDS - began)) ""
     else

@@ -70,3 +70,12 @@ run_logged() {
   fi
   return "$rc"
 }
+
+# Children in the background (tickers, a second installation) end with the script.
+_interrupted() {
+  local children
+  mapfile -t children < <(jobs -p)
+  ((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null
+  exit 130
+}
+trap _interrupted INT TERM

@@ -12,6 +12,7 @@
 #include "common/keys/namespace.h"
 #include "common/protocol/messages.h"
 #include "common/transport/frame.h"
+#include "common/transport/hello.h"
 
 namespace penstock {
 namespace {
@@ -89,6 +90,41 @@ void AddFormats(Corpus& corpus) {
   corpus.Add("frame", "data", {reinterpret_cast<const std::byte*>(&data), sizeof(data)});
 }
 
+void AddHellos(Corpus& corpus) {
+  Hello hello;
+  hello.streams = 2;
+  hello.incarnation = 99;
+  hello.max_in_flight = 64;
+  hello.software = SoftwareName();
+  hello.tenant = "default";
+  hello.client_name = "worker-0";
+  hello.wires = {"ucx", "tcp"};
+  corpus.Add("hello", "hello", EncodeHello(hello), 0);
+  HelloReply reply;
+  reply.version = 1;
+  reply.incarnation = 100;
+  reply.streams = 2;
+  reply.max_chunk_bytes = 1u << 30;
+  reply.software = SoftwareName();
+  reply.wire = "tcp";
+  corpus.Add("hello", "reply", EncodeHelloReply(reply), 1);
+  corpus.Add("hello", "attach", EncodeAttach({.stream = 1}), 2);
+  corpus.Add("hello", "goodbye", EncodeVerdict(Status(Code::kBusy, "too many sessions")), 3);
+}
+
+void AddTexts(Corpus& corpus) {
+  corpus.Add("address", "tcp", AsBytes("tcp://127.0.0.1:7411"));
+  corpus.Add("address", "v6", AsBytes("tcp://[::1]:0"));
+  corpus.Add("address", "bare", AsBytes("node-1:7411"));
+  corpus.Add("address", "unix", AsBytes("unix:///run/penstock.sock"));
+  corpus.Add("config", "yaml",
+             AsBytes("# What.\nlisten: [a, b]\nstore:\n  bytes: 4GiB\n  x: \"y\"\n"), 0);
+  corpus.Add("config", "flags",
+             AsBytes("--text=a b\n--flag\n--count=-2\n--bytes=64KiB\n--auto-bytes=auto\n"
+                     "--patience\n250ms\n--list=x, y"),
+             1);
+}
+
 void AddRequests(Corpus& corpus) {
   const std::vector<std::byte> descriptor = Descriptor().Encode();
   corpus.Add("messages", "open_namespace", OpenNamespaceRequest{descriptor}.Encode(), 0);
@@ -158,6 +194,8 @@ int main(int argc, char** argv) {
   }
   penstock::Corpus corpus(argv[1]);
   penstock::AddFormats(corpus);
+  penstock::AddHellos(corpus);
+  penstock::AddTexts(corpus);
   penstock::AddRequests(corpus);
   penstock::AddReplies(corpus);
   if (!corpus.ok()) std::fprintf(stderr, "cannot write below %s\n", argv[1]);

@@ -7,7 +7,7 @@ tools.py TOOL [--build DIR] [--jobs N], TOOL one of:
   ruff           every Python file is formatted and free of complaints
   tidy           clang-tidy over the compile database of --build; files that were clean before, with
                  the same headers and settings, are not read again
-A tool that is not installed is skipped with exit status 77, or fails where PENSTOCK_REQUIRE_TOOLS is 1.
+A tool that is not installed is skipped with exit status 77, or fails where DEV_REQUIRE_TOOLS is 1.
 """
 
 import argparse
@@ -33,12 +33,12 @@ SKIPPED = 77
 def find(*names: str) -> str:
     for name in names:
         beside = Path(sys.executable).parent / name
-        venv = Path(os.environ.get("PENSTOCK_VENV", ROOT / ".venv")) / "bin" / name
+        venv = Path(os.environ.get("DEV_VENV", ROOT / ".venv")) / "bin" / name
         for candidate in (shutil.which(name), venv, beside):
             if candidate and os.access(candidate, os.X_OK):
                 return str(candidate)
     print(f"not installed: {' or '.join(names)}")
-    sys.exit(1 if os.environ.get("PENSTOCK_REQUIRE_TOOLS") == "1" else SKIPPED)
+    sys.exit(1 if os.environ.get("DEV_REQUIRE_TOOLS") == "1" else SKIPPED)
 
 
 def files(wanted) -> list[str]:
