@@ -199,7 +199,9 @@ def include_guards(tree: list[Source]) -> list[str]:
         code = source.code.strip()
         if not re.match(rf"#ifndef {guard}\n#define {guard}\n", code):
             problems.append(f"{source.path}: must begin with #ifndef {guard} and #define {guard}")
-        elif not re.search(r"#endif\s*$", code) or f"#endif  // {guard}" not in source.text:
+        elif not re.search(r"#endif\s*$", code) or not re.search(
+            rf"#endif\s+(// {guard}|/\* {guard} \*/)\s*$", source.text
+        ):
             problems.append(f"{source.path}: must end with #endif  // {guard}")
     return problems
 
