@@ -54,6 +54,12 @@ void DataStream::OnReady(uint32_t events) {
   if ((events & EPOLLOUT) != 0 && !owner_.closing()) Write();
 }
 
+void DataStream::Lose(const Status& why) {
+  lost_ = true;
+  owner_.loop().Unwatch(fd_.get());
+  owner_.ConnectionLost(why);
+}
+
 // ---------------------------------------------------------------------------------- incoming
 
 void DataStream::Read() {
@@ -70,11 +76,11 @@ void DataStream::Read() {
         incoming_status_ = Status(Code::kBadBuffer, "the destination cannot be written");
         continue;
       }
-      return owner_.Close(
+      return Lose(
           Status(Code::kDisconnected, fmt::format("reading a data stream: {}", ErrnoText(errno))));
     }
     if (got == 0) {
-      return owner_.Close(Status(Code::kDisconnected, "the peer closed a data stream"));
+      return Lose(Status(Code::kDisconnected, "the peer closed a data stream"));
     }
     last_in_ = MonotonicNow();
     owner_.NoteReceived();
@@ -208,6 +214,7 @@ void DataStream::FailIncoming(const Status& why) {
 // ---------------------------------------------------------------------------------- outgoing
 
 void DataStream::Write() {
+  if (lost_) return;
   uint64_t moved = 0;
   while (moved < kBytesPerTurn) {
     Fill();
@@ -225,7 +232,7 @@ void DataStream::Write() {
         OnWriteFault();
         continue;
       }
-      return owner_.Close(
+      return Lose(
           Status(Code::kDisconnected, fmt::format("writing a data stream: {}", ErrnoText(errno))));
     }
     last_out_ = MonotonicNow();

@@ -106,9 +106,11 @@ class DataStream {
   size_t WriteVector(std::span<iovec> iov, bool front_only, size_t& wanted) const;
   void OnSent(size_t bytes);
   void OnWriteFault();
+  void Lose(const Status& why);
   void WantWrite(bool want);
 
   UniqueFd fd_;
+  bool lost_ = false;  // The peer has closed it; the session is about to end.
   WireOwner& owner_;
   FrameSource& source_;
 

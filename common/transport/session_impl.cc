@@ -24,6 +24,9 @@ constexpr size_t kItemCost = 256;
 
 constexpr int kLastRounds = 1000;
 
+// How long the peer's reason may take after its data streams have ended.
+constexpr std::chrono::milliseconds kGoodbyeGrace{200};
+
 // Types below this are the session's own.
 constexpr uint8_t kFirstRequestType = 16;
 
@@ -185,7 +188,10 @@ void SessionImpl::Flush() {
 void SessionImpl::FlushControl() {
   if (!out_.empty()) {
     const auto sent = out_.SendTo(control_.get());
-    if (!sent.ok()) return Close(sent.status());
+    if (!sent.ok()) {
+      Read();  // Why the peer went away may be there.
+      return Close(sent.status());
+    }
     if (*sent > 0) last_control_out_ = MonotonicNow();
   }
   loop_.SetEvents(control_.get(), out_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
@@ -233,6 +239,12 @@ void SessionImpl::Close(const Status& why) {
   why_ = why.ok() ? Status(Code::kDisconnected, "closed") : why;
   out_.Append(MessageType::kGoodbye, 0, EncodeVerdict(why));
   loop_.Post([self = shared_from_this()] { self->ShutDown(); });
+}
+
+void SessionImpl::ConnectionLost(const Status& why) {
+  Read();
+  if (closing()) return;
+  loop_.After(kGoodbyeGrace, [self = shared_from_this(), why] { self->Close(why); });
 }
 
 void SessionImpl::ShutDown() {

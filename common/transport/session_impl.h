@@ -63,6 +63,7 @@ class SessionImpl final : public Session,
   void Defer(std::function<void()> fn) override;
   void NoteReceived() override { last_received_ = MonotonicNow(); }
   void ScheduleFlush() override;
+  void ConnectionLost(const Status& why) override;
 
   void OnReady(uint32_t ready);
   void Read();

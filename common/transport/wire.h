@@ -32,6 +32,9 @@ class WireOwner {
   virtual void NoteReceived() = 0;
   // Ends the session.
   virtual void Close(const Status& why) = 0;
+  // The wire's connection is gone: ends the session with `why`, or with the peer's own reason if
+  // that is on its way on the control stream.
+  virtual void ConnectionLost(const Status& why) = 0;
   // Calls the wire's Flush() soon.
   virtual void ScheduleFlush() = 0;
 

@@ -46,6 +46,12 @@ class ForwardingEvents final : public SessionEvents {
 
 }  // namespace
 
+std::vector<Road> Roads() {
+  return {{"TcpV4", "tcp", "tcp://127.0.0.1:0"},
+          {"TcpV6", "tcp", "tcp://[::1]:0"},
+          {"TcpUnix", "tcp", "unix"}};
+}
+
 std::unique_ptr<SessionEvents> Forwarding(RecordingEvents& to) {
   return std::make_unique<ForwardingEvents>(to);
 }
@@ -133,6 +139,28 @@ Status RecordingEvents::WaitClosed() {
 void RecordingEvents::With(const std::function<void()>& fn) {
   MutexLock lock(mu);
   fn();
+}
+
+Session::SendDone DoneLog::For(uint64_t label) {
+  return [this, label](const Status& status) {
+    MutexLock lock(mu_);
+    done_.emplace(label, status);
+    changed_.SignalAll();
+  };
+}
+
+std::multimap<uint64_t, Status> DoneLog::WaitFor(size_t count) {
+  const auto until = MonotonicNow() + kPatience;
+  MutexLock lock(mu_);
+  while (done_.size() < count && changed_.WaitUntil(mu_, until)) {
+  }
+  EXPECT_EQ(done_.size(), count);
+  return done_;
+}
+
+size_t DoneLog::count() {
+  MutexLock lock(mu_);
+  return done_.size();
 }
 
 Peers::Peers(const Road& road, const Options& options) {

@@ -23,6 +23,10 @@ struct Road {
   std::string address;  // What the listener binds; "unix" makes a path of its own.
 };
 
+inline void PrintTo(const Road& road, std::ostream* out) { *out << road.name; }
+// All that this build has.
+std::vector<Road> Roads();
+
 struct Arrived {
   uint64_t request_id = 0;
   DataHeader header;
@@ -71,6 +75,20 @@ class RecordingEvents final : public SessionEvents {
 
 // Events that a listener may own, which end up in `to`.
 std::unique_ptr<SessionEvents> Forwarding(RecordingEvents& to);
+
+// Collects what SendDones were told, by a label. Thread-safe.
+class DoneLog {
+ public:
+  Session::SendDone For(uint64_t label);
+  // Blocks until `count` were called, at most 30 s, and returns them all.
+  std::multimap<uint64_t, Status> WaitFor(size_t count);
+  size_t count();
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::multimap<uint64_t, Status> done_;
+};
 
 class Peers {
  public:
