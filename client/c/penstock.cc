@@ -42,12 +42,21 @@ using penstock::c::Report;
 
 const char* penstock_version(void) { return PENSTOCK_VERSION; }
 
+namespace {
+
+// Numbers that do not fit a Code must not become another one.
+Code ToCode(penstock_code code) {
+  return static_cast<Code>(code < 0 || code >= penstock::kCodeCount ? penstock::kCodeCount : code);
+}
+
+}  // namespace
+
 const char* penstock_code_name(penstock_code code) {
-  return penstock::CodeName(static_cast<Code>(code)).data();
+  return penstock::CodeName(ToCode(code)).data();
 }
 
 const char* penstock_code_advice(penstock_code code) {
-  return penstock::CodeAdvice(static_cast<Code>(code)).data();
+  return penstock::CodeAdvice(ToCode(code)).data();
 }
 
 const char* penstock_last_error(void) { return penstock::c::last_error; }

@@ -34,10 +34,10 @@ extern "C" {
 #endif
 
 /* Zeroes a struct and says how large it is. */
-#define PENSTOCK_INIT(object)                  \
-  do {                                         \
-    memset(&(object), 0, sizeof(object));      \
-    (object).struct_size = sizeof(object);     \
+#define PENSTOCK_INIT(object)              \
+  do {                                     \
+    memset(&(object), 0, sizeof(object));  \
+    (object).struct_size = sizeof(object); \
   } while (0)
 
 /* --- Codes ------------------------------------------------------------------------------------ */
@@ -46,21 +46,21 @@ typedef int32_t penstock_code;
 
 enum {
   PENSTOCK_OK = 0,
-  PENSTOCK_MISS = 1,               /* Not stored, or evicted. Recompute. */
-  PENSTOCK_ALREADY_EXISTS = 2,     /* A committed chunk is there; yours was not needed. */
-  PENSTOCK_BUFFER_TOO_SMALL = 3,   /* The value is longer than the destination. */
-  PENSTOCK_FORMAT_MISMATCH = 4,    /* Stored under another namespace or tag: treat as a miss. */
-  PENSTOCK_CHECKSUM_MISMATCH = 5,  /* Bytes differ from what was committed. Never delivered. */
-  PENSTOCK_BUSY = 6,               /* Retry later, or recompute. */
-  PENSTOCK_ALL_PINNED = 7,         /* The daemon is full and everything in it is in use. */
+  PENSTOCK_MISS = 1,              /* Not stored, or evicted. Recompute. */
+  PENSTOCK_ALREADY_EXISTS = 2,    /* A committed chunk is there; yours was not needed. */
+  PENSTOCK_BUFFER_TOO_SMALL = 3,  /* The value is longer than the destination. */
+  PENSTOCK_FORMAT_MISMATCH = 4,   /* Stored under another namespace or tag: treat as a miss. */
+  PENSTOCK_CHECKSUM_MISMATCH = 5, /* Bytes differ from what was committed. Never delivered. */
+  PENSTOCK_BUSY = 6,              /* Retry later, or recompute. */
+  PENSTOCK_ALL_PINNED = 7,        /* The daemon is full and everything in it is in use. */
   PENSTOCK_DEADLINE_EXCEEDED = 8,
   PENSTOCK_CANCELLED = 9,
-  PENSTOCK_DISCONNECTED = 10,      /* The daemon is away. The client reconnects by itself. */
-  PENSTOCK_FENCED = 11,            /* A handle of a former life, or one that expired. */
+  PENSTOCK_DISCONNECTED = 10, /* The daemon is away. The client reconnects by itself. */
+  PENSTOCK_FENCED = 11,       /* A handle of a former life, or one that expired. */
   PENSTOCK_INVALID_ARGUMENT = 12,
   PENSTOCK_VERSION_SKEW = 13,
   PENSTOCK_TOO_LARGE = 14,
-  PENSTOCK_BAD_BUFFER = 15,        /* Memory that is not mapped, or not writable. */
+  PENSTOCK_BAD_BUFFER = 15, /* Memory that is not mapped, or not writable. */
   PENSTOCK_UNIMPLEMENTED = 16,
   PENSTOCK_RESOURCE_EXHAUSTED = 17,
   PENSTOCK_PERMISSION_DENIED = 18,
@@ -283,10 +283,10 @@ typedef struct penstock_fetch_item {
 typedef struct penstock_fetch_options {
   size_t struct_size;
   uint64_t reservation;
-  uint64_t tag;            /* Must equal the stored one, unless that is 0. */
-  const void* selection;   /* Which segments: docs/formats/manifest.md. NULL: everything. */
+  uint64_t tag;          /* Must equal the stored one, unless that is 0. */
+  const void* selection; /* Which segments: docs/formats/manifest.md. NULL: everything. */
   size_t selection_bytes;
-  int32_t accept_inexact;  /* Lossy or query-dependent bytes are welcome. */
+  int32_t accept_inexact; /* Lossy or query-dependent bytes are welcome. */
 } penstock_fetch_options;
 
 typedef struct penstock_store_item {
@@ -302,30 +302,28 @@ typedef struct penstock_store_item {
 
 /* `options` may be NULL. `item_size`: sizeof(penstock_fetch_item). */
 PENSTOCK_API penstock_code penstock_fetch_start(penstock_client* client,
-                                                const penstock_fetch_item* items,
-                                                size_t item_count, size_t item_size,
+                                                const penstock_fetch_item* items, size_t item_count,
+                                                size_t item_size,
                                                 const penstock_fetch_options* options,
                                                 uint32_t timeout_ms, penstock_callback callback,
                                                 void* user, penstock_operation** operation);
 /* The first committed chunk under a key wins (PENSTOCK_ALREADY_EXISTS), unless `replace`. What is
  * stored is what the memory held at the time of the call, or nothing. */
 PENSTOCK_API penstock_code penstock_store_start(penstock_client* client,
-                                                const penstock_store_item* items,
-                                                size_t item_count, size_t item_size,
-                                                int32_t replace, uint32_t timeout_ms,
-                                                penstock_callback callback, void* user,
-                                                penstock_operation** operation);
+                                                const penstock_store_item* items, size_t item_count,
+                                                size_t item_size, int32_t replace,
+                                                uint32_t timeout_ms, penstock_callback callback,
+                                                void* user, penstock_operation** operation);
 
 /* Start and wait. `codes` gets one code an item and may be NULL; the result is the status of the
  * request as a whole, or, when that is PENSTOCK_OK, of the first item that is not PENSTOCK_OK. */
-PENSTOCK_API penstock_code penstock_fetch(penstock_client* client,
-                                          const penstock_fetch_item* items, size_t item_count,
-                                          size_t item_size, const penstock_fetch_options* options,
+PENSTOCK_API penstock_code penstock_fetch(penstock_client* client, const penstock_fetch_item* items,
+                                          size_t item_count, size_t item_size,
+                                          const penstock_fetch_options* options,
                                           uint32_t timeout_ms, penstock_code* codes);
-PENSTOCK_API penstock_code penstock_store(penstock_client* client,
-                                          const penstock_store_item* items, size_t item_count,
-                                          size_t item_size, int32_t replace, uint32_t timeout_ms,
-                                          penstock_code* codes);
+PENSTOCK_API penstock_code penstock_store(penstock_client* client, const penstock_store_item* items,
+                                          size_t item_count, size_t item_size, int32_t replace,
+                                          uint32_t timeout_ms, penstock_code* codes);
 
 /* One value in one buffer. `bytes` gets its length, also with PENSTOCK_BUFFER_TOO_SMALL. */
 PENSTOCK_API penstock_code penstock_get(penstock_client* client, const penstock_namespace* ns,
@@ -369,4 +367,4 @@ PENSTOCK_API penstock_code penstock_ping(penstock_client* client, uint32_t timeo
 }
 #endif
 
-#endif /* PENSTOCK_CLIENT_C_PENSTOCK_H_ */
+#endif  // PENSTOCK_CLIENT_C_PENSTOCK_H_

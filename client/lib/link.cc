@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/random.h"
+
 namespace penstock {
 namespace {
-
-uint64_t DrawIncarnation() {
-  std::random_device device;
-  return (uint64_t{device()} << 32) | device();
-}
 
 // Sessions that do not even live this long do not make the pauses short again.
 constexpr Duration kHealthyLife = std::chrono::seconds(1);
@@ -23,7 +20,7 @@ Link::Link(EventLoop& loop, const ClientOptions& options, const Address& address
       address_(address),
       events_(events),
       callbacks_(std::move(callbacks)),
-      incarnation_(DrawIncarnation()),
+      incarnation_(NewIncarnation()),
       random_(static_cast<uint32_t>(incarnation_)) {}
 
 void Link::Start() {
