@@ -1,0 +1,85 @@
+// EarlyData: DATA of eager STOREs that overtook their request. Messages and data travel on
+// different streams, so the bytes of a request may be there a moment before the request is; they
+// are kept, bounded, until it comes.
+//
+// Request ids of a session increase, and messages arrive in order: data with an id beyond every
+// message so far may belong to a request that is still on its way; any other belongs to nothing.
+//
+// Thread safety: none; belongs to one session.
+
+#ifndef PENSTOCK_SERVER_DAEMON_SERVING_EARLY_DATA_H_
+#define PENSTOCK_SERVER_DAEMON_SERVING_EARLY_DATA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/bytes.h"
+#include "common/transport/frame.h"
+#include "common/transport/session.h"
+
+namespace penstock {
+
+class EarlyData {
+ public:
+  static constexpr size_t kMaxFrames = 1024;
+
+  // Keeps at most `max_bytes` at a time.
+  explicit EarlyData(uint64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  struct Frame {
+    DataHeader header;
+    std::unique_ptr<std::byte[]> bytes;
+    bool landed = false;
+    Status status;
+    ByteSpan span() const { return {bytes.get(), header.length}; }
+  };
+
+  // Memory for a frame of a request that may still come. False when there is no room; then Lost()
+  // remembers the request.
+  bool Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces);
+  // A frame has landed. The frame, if it is one of Locate()'s and its request has come; empty if it
+  // is kept, or is none of ours (see Holds()).
+  std::optional<Frame> OnData(uint64_t request_id, const DataHeader& header, const Status& status);
+  // Whether a frame that has not been given out is one of Locate()'s.
+  bool Holds(uint64_t request_id, const DataHeader& header) const;
+
+  struct Claimed {
+    std::vector<Frame> landed;
+    std::vector<DataHeader> on_their_way;  // OnData() will give them out.
+    bool lost = false;                     // Some of the data was thrown away.
+  };
+  // The request has come: gives out what it has.
+  Claimed Claim(uint64_t request_id);
+  // What was claimed and is still on its way is not wanted after all.
+  void Disown(uint64_t request_id);
+  // The request was abandoned on the session: its memory is free, and no OnData() will come.
+  void Erase(uint64_t request_id);
+  // A message with this id has arrived: data of earlier ids, and of this one unless it was claimed,
+  // belongs to nothing. Memory that the wire still writes into stays until OnData().
+  void Forget(uint64_t request_id);
+
+  uint64_t bytes() const { return bytes_; }
+  size_t frames() const { return frames_; }
+
+ private:
+  enum class State : uint8_t { kWaiting, kClaimed, kForgotten };
+  struct Entry {
+    std::vector<Frame> frames;
+    State state = State::kWaiting;
+    bool lost = false;
+  };
+  void Account(const Frame& frame, int sign);
+
+  const uint64_t max_bytes_;
+  std::map<uint64_t, Entry> entries_;  // By request id. Bounded by kMaxFrames.
+  uint64_t bytes_ = 0;
+  size_t frames_ = 0;
+};
+
+}  // namespace penstock
+
+#endif  // PENSTOCK_SERVER_DAEMON_SERVING_EARLY_DATA_H_
