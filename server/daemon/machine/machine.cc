@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "common/base/units.h"
 #include "fmt/format.h"
 
 namespace penstock {
@@ -206,18 +207,7 @@ uint64_t RaiseDescriptorLimit() {
 }
 
 std::string HumanBytes(uint64_t bytes) {
-  if (bytes == kNoLimit) return "unlimited";
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes < 1024) return fmt::format("{} bytes", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  const std::string number = fmt::format("{:.1f}", value);
-  const bool whole = number.ends_with(".0");
-  return fmt::format("{} {}", whole ? number.substr(0, number.size() - 2) : number, kUnits[unit]);
+  return bytes == kNoLimit ? std::string("unlimited") : RoughBytes(bytes);
 }
 
 }  // namespace penstock

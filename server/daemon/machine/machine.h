@@ -50,7 +50,7 @@ struct Machine {
 // Raises the soft limit on descriptors to the hard one. Returns the soft limit afterwards.
 uint64_t RaiseDescriptorLimit();
 
-// "12.5 GiB", "64 KiB", "17 bytes", "unlimited".
+// RoughBytes(), and "unlimited" for kNoLimit.
 std::string HumanBytes(uint64_t bytes);
 
 }  // namespace penstock

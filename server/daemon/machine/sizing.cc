@@ -2,34 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
+#include "common/base/units.h"
 #include "fmt/format.h"
 
 namespace penstock {
 namespace {
 
 constexpr uint64_t kArenaRounding = 2u << 20;  // Whole transparent huge pages.
-
-uint64_t UnitFactor(std::string_view unit) {
-  if (unit == "KiB") return uint64_t{1} << 10;
-  if (unit == "MiB") return uint64_t{1} << 20;
-  if (unit == "GiB") return uint64_t{1} << 30;
-  if (unit == "TiB") return uint64_t{1} << 40;
-  if (unit == "KB") return 1000;
-  if (unit == "MB") return 1000 * 1000;
-  if (unit == "GB") return uint64_t{1000} * 1000 * 1000;
-  if (unit == "TB") return uint64_t{1000} * 1000 * 1000 * 1000;
-  return unit.empty() || unit == "B" ? 1 : 0;
-}
-
-Status BadWish(std::string_view text) {
-  return Status(
-      Code::kInvalidArgument,
-      fmt::format("'{}' is no arena size: expected auto, a percentage of the usable memory (25%), "
-                  "or bytes with a unit (12GiB)",
-                  text));
-}
 
 // The memory that is there for the arena, and the limit that says so.
 struct Room {
@@ -122,25 +102,23 @@ void NoteMemlock(const Machine& machine, Sizing& sizing) {
 
 Result<ArenaWish> ArenaWish::Parse(std::string_view text) {
   if (text == "auto") return ArenaWish{};
-  double number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  if (error != std::errc() || !std::isfinite(number) || number < 0) return BadWish(text);
-  std::string_view unit(end, static_cast<size_t>(text.data() + text.size() - end));
-  if (unit == "%") {
-    const double whole = std::floor(number);
-    if (whole != number || whole < 1 || whole > 95) {
+  if (text.ends_with('%')) {
+    uint64_t percent = 0;
+    const char* const end = text.data() + text.size() - 1;
+    const auto [stop, error] = std::from_chars(text.data(), end, percent);
+    if (error != std::errc() || stop != end || percent < 1 || percent > 95) {
       return Status(
           Code::kInvalidArgument,
           fmt::format("'{}' is no arena size: a percentage is a whole number from 1 to 95", text));
     }
-    return ArenaWish{Kind::kPercent, static_cast<uint64_t>(whole)};
+    return ArenaWish{Kind::kPercent, percent};
   }
-  if (unit.starts_with(' ')) unit.remove_prefix(1);
-  const uint64_t factor = UnitFactor(unit);
-  const double bytes = number * static_cast<double>(factor);
-  if (factor == 0 || bytes > 1e18) return BadWish(text);
-  return ArenaWish{Kind::kBytes, static_cast<uint64_t>(bytes)};
+  const auto bytes = ParseBytes(text);
+  if (bytes.ok()) return ArenaWish{Kind::kBytes, *bytes};
+  return Status(Code::kInvalidArgument,
+                fmt::format("'{}' is no arena size: expected auto, a percentage of the usable "
+                            "memory (25%), or an amount: {}",
+                            text, bytes.status().message()));
 }
 
 Result<Sizing> DecideSizing(const Machine& machine, const ArenaWish& wish, uint32_t sessions_wish,

@@ -100,13 +100,8 @@ Result<InFlight::Slot> ServedSession::Admit() {
 void ServedSession::OnFetch(uint64_t request_id, ByteSpan body) {
   const auto request = FetchRequest::Decode(body);
   if (!request.ok()) return Refuse(MessageType::kFetch, request_id, request.status());
-  Selection selection;
-  if (!request->selection.empty()) {
-    ByteReader in(request->selection);
-    auto decoded = Selection::DecodeFrom(in);
-    if (!decoded.ok()) return Refuse(MessageType::kFetch, request_id, decoded.status());
-    selection = *decoded;
-  }
+  const auto selection = Selection::Decode(request->selection);
+  if (!selection.ok()) return Refuse(MessageType::kFetch, request_id, selection.status());
   auto slot = Admit();
   if (!slot.ok()) {
     counters_.fetch_refused[slot.status().code()].Add(request->items.size());
@@ -126,7 +121,7 @@ void ServedSession::OnFetch(uint64_t request_id, ByteSpan body) {
       [this](uint64_t id) { fetches_.erase(id); });
   fetches_.emplace(request_id, job);
   turns_.push_back(job);
-  job->Start(*request, selection, namespaces_);
+  job->Start(*request, *selection, namespaces_);
   Pump();
 }
 

@@ -126,17 +126,15 @@ TEST_F(ServingFetchTest, ASelectionIsServedAsItsBytesAlone) {
   ASSERT_TRUE(Data(7, 0, 0, whole));
   EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kOk));
 
-  ByteWriter selection;
-  Selection::Layers(1, 2).EncodeTo(selection);
+  const std::vector<std::byte> two_layers = Selection::Layers(1, 2).Encode();
   FetchRequest request = Fetching({key}, /*capacity=*/2003);
-  request.selection = selection.bytes();
+  request.selection = two_layers;
   Send(MessageType::kFetch, 8, request.Encode());
   EXPECT_THAT(TakeFetch(8).bytes, ElementsAre(2003u));
   EXPECT_EQ(Received(8, 0), whole.substr(1000, 2003));
 
-  ByteWriter nothing;
-  Selection::Layers(40, 2).EncodeTo(nothing);
-  request.selection = nothing.bytes();
+  const std::vector<std::byte> no_layer = Selection::Layers(40, 2).Encode();
+  request.selection = no_layer;
   Send(MessageType::kFetch, 9, request.Encode());
   EXPECT_THAT(TakeFetch(9).statuses, ElementsAre(Code::kFormatMismatch));
   request.selection = AsBytes("rubbish");
