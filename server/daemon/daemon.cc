@@ -11,6 +11,7 @@
 #include "common/transport/socket_owner.h"
 #include "fmt/format.h"
 #include "server/daemon/admin/admin_server.h"
+#include "server/daemon/admin/admin_service.h"
 #include "server/daemon/serving/served_session.h"
 
 namespace penstock {
@@ -98,6 +99,8 @@ Status Daemon::Parts::Build() {
   PENSTOCK_ASSIGN_OR_RETURN(
       admin, AdminServer::Start(options.admin_host, options.admin_port, *admin_service));
   if (options.metrics) PENSTOCK_RETURN_IF_ERROR(StartMetrics());
+  TakeFacts();
+  admin_service->Publish();
   house->Post([this] { Housekeep(); });
   return Status::Ok();
 }
@@ -119,8 +122,7 @@ Status Daemon::Parts::Listen() {
                        .incarnation = facts.incarnation,
                        .limits = options.session,
                        .max_sessions = options.max_sessions};
-  listen.limits.max_chunk_bytes =
-      std::min(listen.limits.max_chunk_bytes, store->max_chunk_bytes());
+  listen.limits.max_chunk_bytes = std::min(listen.limits.max_chunk_bytes, store->max_chunk_bytes());
   listen.on_refused = [this](const Status& why) {
     serving->counters.sessions_refused[why.code()].Add();
     PENSTOCK_LOG(kWarn, "connection refused", {"op", "accept"}, {"status", why});
@@ -147,9 +149,8 @@ Status Daemon::Parts::Listen() {
 
 std::unique_ptr<SessionEvents> Daemon::Parts::Admit(Session& session) {
   if (serving->draining.load(std::memory_order_relaxed)) return nullptr;
-  const auto at = std::find_if(loops.begin(), loops.end(), [&](const auto& loop) {
-    return loop.get() == &session.loop();
-  });
+  const auto at = std::find_if(loops.begin(), loops.end(),
+                               [&](const auto& loop) { return loop.get() == &session.loop(); });
   const bool internal = session.info().client_name == internal_name;
   return std::make_unique<ServedSession>(session, *serving,
                                          static_cast<uint32_t>(at - loops.begin()), internal);
@@ -157,8 +158,8 @@ std::unique_ptr<SessionEvents> Daemon::Parts::Admit(Session& session) {
 
 Status Daemon::Parts::StartMetrics() {
   try {
-    exposer = std::make_unique<prometheus::Exposer>(
-        HostPort(options.metrics_host, options.metrics_port));
+    exposer =
+        std::make_unique<prometheus::Exposer>(HostPort(options.metrics_host, options.metrics_port));
   } catch (const std::exception& error) {  // The library's only way to say it.
     return MetricsFailure(options.metrics_host, options.metrics_port, error.what());
   }
@@ -182,8 +183,8 @@ void Daemon::Parts::TakeFacts() {
   }
   facts.admin_address = admin->address();
   if (exposer != nullptr && !exposer->GetListeningPorts().empty()) {
-    facts.metrics_address = HostPort(options.metrics_host,
-                                     static_cast<uint16_t>(exposer->GetListeningPorts().front()));
+    facts.metrics_address =
+        HostPort(options.metrics_host, static_cast<uint16_t>(exposer->GetListeningPorts().front()));
   }
   facts.wires = options.wires;
   facts.data_threads = static_cast<uint32_t>(loops.size());

@@ -15,8 +15,9 @@
 #include "common/base/deadline.h"
 #include "common/base/status.h"
 #include "common/transport/endpoint.h"
-#include "server/daemon/admin/admin_service.h"
+#include "server/daemon/admin/daemon_facts.h"
 #include "server/daemon/health/health_monitor.h"
+#include "server/daemon/metrics/daemon_metrics.h"
 #include "server/daemon/serving/serving.h"
 #include "server/daemon/store/store_options.h"
 

@@ -26,8 +26,8 @@ std::string HostPort(const std::string& host, int port) {
 }
 
 Status BindFailure(const std::string& host, uint16_t port) {
-  std::string text = fmt::format("the administration address {} cannot be bound",
-                                 HostPort(host, port));
+  std::string text =
+      fmt::format("the administration address {} cannot be bound", HostPort(host, port));
   const auto resolved = Resolve({.host = host, .port = port}, /*passive=*/true);
   for (size_t i = 0; resolved.ok() && i < resolved->size(); ++i) {
     const std::string owner = DescribeSocketOwner((*resolved)[i]);
@@ -59,8 +59,8 @@ Result<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& host,
 }
 
 AdminServer::~AdminServer() {
-  server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                 gpr_time_from_millis(500, GPR_TIMESPAN)));
+  server_->Shutdown(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(500, GPR_TIMESPAN)));
 }
 
 void AdminServer::SetServing(bool live, bool ready) {

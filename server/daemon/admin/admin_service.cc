@@ -36,6 +36,8 @@ grpc::Status ToRpc(const Status& status) {
   return {RpcCode(status.code()), status.ok() ? std::string() : status.ToString()};
 }
 
+grpc::Status Starting() { return {grpc::StatusCode::UNAVAILABLE, "the daemon is still starting"}; }
+
 Result<Digest256> ParseDigest(const std::string& hex, std::string_view what) {
   auto digest = Digest256::FromHex(hex);
   if (digest.ok()) return digest;
@@ -80,6 +82,7 @@ void AdminService::FillArena(admin::v1::ArenaStatus& arena) const {
 
 grpc::Status AdminService::Status(grpc::ServerContext*, const admin::v1::StatusRequest*,
                                   admin::v1::StatusReply* reply) {
+  if (!published()) return Starting();
   reply->set_version(facts_.version);
   reply->set_incarnation(fmt::format("{:016x}", facts_.incarnation));
   reply->set_uptime_ms(Millis(MonotonicNow() - facts_.started));
@@ -113,6 +116,7 @@ grpc::Status AdminService::Status(grpc::ServerContext*, const admin::v1::StatusR
 grpc::Status AdminService::Namespaces(grpc::ServerContext*,
                                       const admin::v1::NamespacesRequest* request,
                                       admin::v1::NamespacesReply* reply) {
+  if (!published()) return Starting();
   for (const NamespaceInfo& info : serving_.store.ListNamespaces()) {
     const bool internal = info.fingerprint == facts_.internal_ns;
     if (internal && !request->include_internal()) continue;
@@ -131,6 +135,7 @@ grpc::Status AdminService::Namespaces(grpc::ServerContext*,
 
 grpc::Status AdminService::Sessions(grpc::ServerContext*, const admin::v1::SessionsRequest* request,
                                     admin::v1::SessionsReply* reply) {
+  if (!published()) return Starting();
   const MonotonicTime now = MonotonicNow();
   for (const auto& record : serving_.directory.List()) {
     if (record->internal && !request->include_internal()) continue;
@@ -143,8 +148,7 @@ grpc::Status AdminService::Sessions(grpc::ServerContext*, const admin::v1::Sessi
     added->set_wire(record->info.wire);
     added->set_streams(record->info.streams);
     added->set_age_ms(Millis(now - record->opened));
-    added->set_idle_ms(
-        Millis(now.time_since_epoch() - Duration(record->latest_message_ns.load())));
+    added->set_idle_ms(Millis(now.time_since_epoch() - Duration(record->latest_message_ns.load())));
     added->set_in_flight(static_cast<uint32_t>(std::max<int64_t>(record->in_flight.value(), 0)));
     added->set_requests(record->requests.value());
     added->set_stored_bytes(record->stored_bytes.value());
@@ -176,9 +180,9 @@ Result<uint64_t> AdminService::DropNamespace(const std::string& fingerprint) {
   return uint64_t{serving_.store.DropNamespace(id)};
 }
 
-grpc::Status AdminService::Drop(grpc::ServerContext* context,
-                                const admin::v1::DropRequest* request,
+grpc::Status AdminService::Drop(grpc::ServerContext* context, const admin::v1::DropRequest* request,
                                 admin::v1::DropReply* reply) {
+  if (!published()) return Starting();
   Result<uint64_t> dropped = penstock::Status(Code::kInvalidArgument, "nothing was named to drop");
   switch (request->what_case()) {
     case admin::v1::DropRequest::kKey:
@@ -195,8 +199,8 @@ grpc::Status AdminService::Drop(grpc::ServerContext* context,
   }
   if (!dropped.ok()) return ToRpc(dropped.status());
   reply->set_dropped_chunks(*dropped);
-  PENSTOCK_LOG(kInfo, "chunks dropped by an administrator", {"op", "drop"},
-               {"chunks", *dropped}, {"peer", context->peer()});
+  PENSTOCK_LOG(kInfo, "chunks dropped by an administrator", {"op", "drop"}, {"chunks", *dropped},
+               {"peer", context->peer()});
   return grpc::Status::OK;
 }
 

@@ -7,43 +7,28 @@
 #ifndef PENSTOCK_SERVER_DAEMON_ADMIN_ADMIN_SERVICE_H_
 #define PENSTOCK_SERVER_DAEMON_ADMIN_ADMIN_SERVICE_H_
 
+#include <atomic>
 #include <string>
 #include <vector>
 
 #include "common/api/penstock_admin.grpc.pb.h"
-#include "common/base/deadline.h"
-#include "common/keys/chunk_key.h"
+#include "server/daemon/admin/daemon_facts.h"
 #include "server/daemon/health/health_monitor.h"
 #include "server/daemon/metrics/daemon_metrics.h"
 #include "server/daemon/serving/serving.h"
 
 namespace penstock {
 
-// What a daemon tells of itself, fixed once it has started.
-struct DaemonFacts {
-  struct ConfigValue {
-    std::string name, value, source;
-  };
-  std::string version;
-  uint64_t incarnation = 0;
-  MonotonicTime started;
-  std::vector<std::string> addresses;
-  std::string admin_address;
-  std::string metrics_address;
-  std::vector<std::string> wires;
-  uint32_t data_threads = 0;
-  std::string arena_reason;
-  std::vector<std::string> start_up;
-  std::vector<ConfigValue> config;
-  Fingerprint internal_ns;
-};
-
 class AdminService final : public admin::v1::Admin::Service {
  public:
-  // Everything outlives the service. `facts` is read only once requests come.
+  // Everything outlives the service. `facts` may be filled in until Publish(); before that, all
+  // calls but Health() are answered with UNAVAILABLE.
   AdminService(Serving& serving, HealthMonitor& health, const DaemonMetrics& metrics,
                const DaemonFacts& facts)
       : serving_(serving), health_(health), metrics_(metrics), facts_(facts) {}
+
+  // The facts are complete.
+  void Publish() { published_.store(true, std::memory_order_release); }
 
   grpc::Status Health(grpc::ServerContext* context, const admin::v1::HealthRequest* request,
                       admin::v1::HealthReply* reply) override;
@@ -60,6 +45,7 @@ class AdminService final : public admin::v1::Admin::Service {
                            admin::v1::SetLogLevelReply* reply) override;
 
  private:
+  bool published() const { return published_.load(std::memory_order_acquire); }
   void FillArena(admin::v1::ArenaStatus& arena) const;
   Result<uint64_t> DropKey(const admin::v1::DropKey& key);
   Result<uint64_t> DropNamespace(const std::string& fingerprint);
@@ -68,6 +54,7 @@ class AdminService final : public admin::v1::Admin::Service {
   HealthMonitor& health_;
   const DaemonMetrics& metrics_;
   const DaemonFacts& facts_;
+  std::atomic<bool> published_{false};
 };
 
 }  // namespace penstock

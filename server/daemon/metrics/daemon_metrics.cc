@@ -111,9 +111,7 @@ void AddTransfers(const ServingCounters& c, double verify_queue, Families& out) 
   out.Add("penstock_matched_keys_total", value(c.matched_keys));
 }
 
-double Less(uint64_t all, uint64_t part) {
-  return static_cast<double>(all - std::min(all, part));
-}
+double Less(uint64_t all, uint64_t part) { return static_cast<double>(all - std::min(all, part)); }
 
 void AddTier(const ChunkStoreStats& s, const NamespaceInfo& internal, Families& out) {
   const auto add = [&out](const char* name, uint64_t value) {
@@ -214,8 +212,8 @@ std::string FlatName(const std::string& name, const prometheus::ClientMetric& me
   if (metric.label.empty()) return name;
   std::string text = name + "{";
   for (size_t i = 0; i < metric.label.size(); ++i) {
-    text += fmt::format("{}{}=\"{}\"", i == 0 ? "" : ",", metric.label[i].name,
-                        metric.label[i].value);
+    text +=
+        fmt::format("{}{}=\"{}\"", i == 0 ? "" : ",", metric.label[i].name, metric.label[i].value);
   }
   return text + "}";
 }
@@ -230,8 +228,7 @@ std::vector<prometheus::MetricFamily> DaemonMetrics::Collect() const {
   AddRequests(c, out);
   AddTransfers(c, static_cast<double>(serving.workers.queued()), out);
   const NamespaceId internal_id = serving.store.FindNamespace(sources_.internal_ns);
-  const NamespaceInfo internal =
-      serving.store.GetNamespace(internal_id).value_or(NamespaceInfo{});
+  const NamespaceInfo internal = serving.store.GetNamespace(internal_id).value_or(NamespaceInfo{});
   AddTier(serving.store.Stats(), internal, out);
   AddNamespaces(serving.store.ListNamespaces(), sources_.internal_ns, c, out);
   return out.Take();
