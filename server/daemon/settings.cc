@@ -172,8 +172,8 @@ std::string DefaultUnixSocket() {
 Status PlanListening(const Settings& s, bool is_default, DaemonOptions& options) {
   for (const std::string& text : s.listen) {
     PENSTOCK_ASSIGN_OR_RETURN(Address address, Address::Parse(text));
-    const bool optional = is_default && address.host == "::";
-    options.listen.push_back({std::move(address), optional});
+    const bool any_v6 = text.starts_with("tcp://[::]");
+    options.listen.push_back({std::move(address), /*optional=*/is_default && any_v6});
   }
   std::string path = s.unix_socket;
   const bool automatic = path == "auto";

@@ -59,11 +59,11 @@ void AddRequests(const ServingCounters& c, Families& out) {
   out.AddCodes("penstock_sessions_closed_total", c.sessions_closed, "reason");
   out.AddCodes("penstock_connections_refused_total", c.sessions_refused, "reason");
   for (size_t i = 0; i < kRequestKinds; ++i) {
-    out.AddCodes("penstock_requests_total", c.requests[i], "status",
+    out.AddCodes("penstock_requests_total", c.requests[i].replies, "status",
                  {{"request", RequestKindName(static_cast<RequestKind>(i))}});
   }
   for (size_t i = 0; i < kRequestKinds; ++i) {
-    out.AddHistogram("penstock_request_duration_seconds", c.latency[i],
+    out.AddHistogram("penstock_request_duration_seconds", c.requests[i].latency,
                      {{"request", RequestKindName(static_cast<RequestKind>(i))}});
   }
   out.Add("penstock_cancels_total", static_cast<double>(c.cancels.value()));

@@ -55,19 +55,20 @@ void Families::AddCodes(const char* name, const CodeCounters& codes, const char*
   }
 }
 
-void Families::AddHistogram(const char* name, const LatencyHistogram& histogram,
+void Families::AddHistogram(const char* name, const metrics::Histogram& histogram,
                             const MetricLabels& labels) {
   prometheus::ClientMetric& metric = NewMetric(name, labels);
+  const metrics::Buckets& buckets = histogram.buckets();
   uint64_t cumulative = 0;
-  for (size_t i = 0; i <= LatencyHistogram::kBounds.size(); ++i) {
+  for (size_t i = 0; i <= buckets.bounds.size(); ++i) {
     cumulative += histogram.bucket(i);
-    const double bound = i < LatencyHistogram::kBounds.size()
-                             ? LatencyHistogram::kBounds[i]
+    const double bound = i < buckets.bounds.size()
+                             ? static_cast<double>(buckets.bounds[i]) * buckets.scale
                              : std::numeric_limits<double>::infinity();
     metric.histogram.bucket.push_back({cumulative, bound});
   }
   metric.histogram.sample_count = cumulative;
-  metric.histogram.sample_sum = histogram.SumSeconds();
+  metric.histogram.sample_sum = static_cast<double>(histogram.sum()) * buckets.scale;
 }
 
 }  // namespace penstock

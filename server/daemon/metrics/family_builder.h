@@ -23,7 +23,7 @@ class Families {
   // One value for each status code that was ever counted, in the label `label`.
   void AddCodes(const char* name, const CodeCounters& codes, const char* label,
                 const MetricLabels& labels = {});
-  void AddHistogram(const char* name, const LatencyHistogram& histogram,
+  void AddHistogram(const char* name, const metrics::Histogram& histogram,
                     const MetricLabels& labels);
   std::vector<prometheus::MetricFamily> Take() { return std::move(families_); }
 

@@ -1,20 +1,11 @@
 #include "server/daemon/serving/counters.h"
 
-#include <algorithm>
-
 namespace penstock {
 
 uint64_t CodeCounters::Sum() const {
   uint64_t sum = 0;
   for (const Counter& counter : counters_) sum += counter.value();
   return sum;
-}
-
-void LatencyHistogram::Observe(Duration took) {
-  const double seconds = std::chrono::duration<double>(took).count();
-  const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), seconds);
-  buckets_[static_cast<size_t>(bound - kBounds.begin())].Add();
-  sum_nanoseconds_.Add(static_cast<uint64_t>(std::max<int64_t>(took.count(), 0)));
 }
 
 RequestKind KindOf(MessageType type) {
@@ -54,8 +45,9 @@ const char* RequestKindName(RequestKind kind) {
 }
 
 void ServingCounters::CountReply(RequestKind kind, Code code, MonotonicTime since) {
-  requests[static_cast<size_t>(kind)][code].Add();
-  latency[static_cast<size_t>(kind)].Observe(MonotonicNow() - since);
+  Requests& counted = requests[static_cast<size_t>(kind)];
+  counted.replies[code].Add();
+  counted.latency.Observe(MonotonicNow() - since);
 }
 
 }  // namespace penstock

@@ -10,35 +10,19 @@
 #define PENSTOCK_SERVER_DAEMON_SERVING_COUNTERS_H_
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "common/base/deadline.h"
 #include "common/base/status.h"
+#include "common/metrics/metrics.h"
 #include "common/transport/frame.h"
 #include "server/daemon/store/store_types.h"
 
 namespace penstock {
 
-class Counter {
- public:
-  void Add(uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
-  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
-
-// A figure that goes up and down and must be back at zero when nothing is going on.
-class Gauge {
- public:
-  void Add(int64_t n) { value_.fetch_add(n, std::memory_order_relaxed); }
-  int64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<int64_t> value_{0};
-};
+using metrics::Counter;
+using metrics::Gauge;
 
 // One counter a status code.
 class CodeCounters {
@@ -53,21 +37,6 @@ class CodeCounters {
     return number < kCodeCount ? number : static_cast<size_t>(Code::kInternal);
   }
   std::array<Counter, kCodeCount> counters_;
-};
-
-// How long requests took, from the message to the end of the work.
-class LatencyHistogram {
- public:
-  // Upper bounds in seconds; one more bucket takes the rest.
-  static constexpr std::array<double, 12> kBounds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005,
-                                                     0.01,   0.05,    0.1,    0.5,   2,      10};
-  void Observe(Duration took);
-  uint64_t bucket(size_t i) const { return buckets_[i].value(); }
-  double SumSeconds() const { return static_cast<double>(sum_nanoseconds_.value()) * 1e-9; }
-
- private:
-  std::array<Counter, kBounds.size() + 1> buckets_;
-  Counter sum_nanoseconds_;
 };
 
 // The requests that are counted by name.
@@ -103,8 +72,11 @@ struct ServingCounters {
 
   // Requests by kind and by the status of their reply, and how long they took. A request of a
   // session that died before the reply counts as kDisconnected.
-  std::array<CodeCounters, kRequestKinds> requests;
-  std::array<LatencyHistogram, kRequestKinds> latency;
+  struct Requests {
+    CodeCounters replies;
+    metrics::Histogram latency{metrics::Buckets::Seconds()};
+  };
+  std::array<Requests, kRequestKinds> requests;
   Counter cancels;
 
   // Items of STORE.

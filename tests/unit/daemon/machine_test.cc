@@ -150,7 +150,7 @@ TEST(Sizing, ByDefaultAQuarterOfWhatIsUsable) {
   ASSERT_TRUE(sizing.ok());
   EXPECT_EQ(sizing->arena_bytes, 10 * kGiB);
   EXPECT_EQ(sizing->max_sessions, 4096u);
-  EXPECT_THAT(sizing->arena_reason, HasSubstr("25% of the 40 GiB"));
+  EXPECT_THAT(sizing->arena_reason, HasSubstr("25% of the 40.0 GiB"));
   EXPECT_THAT(sizing->warnings, IsEmpty());
 }
 
@@ -162,9 +162,9 @@ TEST(Sizing, AnExplicitSizeIsKeptOrRefusedButNeverCut) {
   machine.cgroup_source = "/sys/fs/cgroup/memory.max";
   const Status refused = DecideSizing(machine, wish, 64, 9).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
-  EXPECT_THAT(refused.message(), HasSubstr("39 GiB"));
+  EXPECT_THAT(refused.message(), HasSubstr("39.0 GiB"));
   EXPECT_THAT(refused.message(), HasSubstr("/sys/fs/cgroup/memory.max"));
-  EXPECT_THAT(refused.message(), HasSubstr("7.8 GiB"));
+  EXPECT_THAT(refused.message(), HasSubstr("7.75 GiB"));
 }
 
 TEST(Sizing, ALimitOnTheAddressSpaceCutsTheDefaultAndSaysSo) {
@@ -198,7 +198,7 @@ TEST(Sizing, ALowMemlockLimitIsAWarningOnlyWhereItBinds) {
   Machine machine = Roomy();
   machine.memlock = 64 * 1024;
   EXPECT_THAT(DecideSizing(machine, {}, 64, 9)->warnings,
-              ElementsAre(HasSubstr("RLIMIT_MEMLOCK is 64 KiB")));
+              ElementsAre(HasSubstr("RLIMIT_MEMLOCK is 64.0 KiB")));
   machine.may_lock_beyond_limit = true;
   EXPECT_THAT(DecideSizing(machine, {}, 64, 9)->warnings, IsEmpty());
 }
@@ -206,7 +206,7 @@ TEST(Sizing, ALowMemlockLimitIsAWarningOnlyWhereItBinds) {
 TEST(Sizing, AWishTooSmallToBeUsefulIsRefused) {
   const auto tiny = DecideSizing(Roomy(), {ArenaWish::Kind::kBytes, kMiB}, 64, 9);
   EXPECT_EQ(tiny.status().code(), Code::kInvalidArgument);
-  EXPECT_THAT(tiny.status().message(), HasSubstr("16 MiB"));
+  EXPECT_THAT(tiny.status().message(), HasSubstr("16.0 MiB"));
 }
 
 TEST(HumanBytes, KnowsWhatHasNoLimit) {

@@ -153,7 +153,7 @@ TEST_F(ServingSimpleTest, ReservedAndUnknownTypesAreAnsweredAndCounted) {
     EXPECT_THAT(reply.head.message, testing::HasSubstr(std::to_string(type)));
   }
   const auto count = [this](RequestKind kind) {
-    return serving_->counters.requests[static_cast<size_t>(kind)][Code::kUnimplemented].value();
+    return serving_->counters.requests[static_cast<size_t>(kind)].replies[Code::kUnimplemented].value();
   };
   EXPECT_EQ(count(RequestKind::kReserved), 3u);
   EXPECT_EQ(count(RequestKind::kUnknown), 6u);
@@ -193,7 +193,7 @@ TEST_F(ServingSimpleTest, AnswersAddUpPerKindAndStatus) {
   Keys(MessageType::kDrop, {Key("0")});
   const auto& requests = serving_->counters.requests;
   const auto ok = [&](RequestKind kind) {
-    return requests[static_cast<size_t>(kind)][Code::kOk].value();
+    return requests[static_cast<size_t>(kind)].replies[Code::kOk].value();
   };
   EXPECT_EQ(ok(RequestKind::kOpenNamespace), 1u);
   EXPECT_EQ(ok(RequestKind::kStore), 1u);

@@ -1,0 +1,8 @@
+# Tests of penstockd: in this process, and as a process of its own.
+penstock_library(penstock_daemon_testing
+  SRCS daemon_process.cc daemon_raw_client.cc
+  DEPS penstock_daemon nlohmann_json::nlohmann_json)
+target_compile_definitions(penstock_daemon_testing PRIVATE PENSTOCKD_PATH="$<TARGET_FILE:penstockd>")
+add_dependencies(penstock_daemon_testing penstockd)
+penstock_test(daemon_serving_test SRCS daemon_serving_test.cc DEPS penstock_daemon_testing LABELS integration)
+penstock_test(daemon_admin_test SRCS daemon_admin_test.cc DEPS penstock_daemon_testing penstock_admin LABELS integration)
