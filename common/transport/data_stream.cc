@@ -20,8 +20,12 @@ constexpr size_t kPiecesPerCall = 64;
 constexpr size_t kFramesAtOnce = 32;
 constexpr size_t kScratchBytes = 64u << 10;
 
-// What nobody wants to have. Never read.
-thread_local std::array<std::byte, kScratchBytes> scratch;
+// Where goes what nobody wants to have. Never read. On the heap: a thread_local array would be part
+// of every thread's stack, and threads of other libraries with small stacks could not be started.
+MutableByteSpan Scratch() {
+  thread_local const auto buffer = std::make_unique<std::byte[]>(kScratchBytes);
+  return {buffer.get(), kScratchBytes};
+}
 // What is sent for memory that we may not touch any more.
 constexpr std::array<std::byte, kScratchBytes> kZeros{};
 
@@ -96,11 +100,11 @@ size_t DataStream::ReadVector(std::span<iovec> iov, size_t& wanted) {
   size_t count = 0;
   uint64_t body = 0;
   if (expect_ == Expect::kExtra) {
-    body = std::min<uint64_t>(extra_left_, scratch.size());
-    iov[count++] = Vector(scratch.data(), body);
+    body = std::min<uint64_t>(extra_left_, kScratchBytes);
+    iov[count++] = Vector(Scratch().data(), body);
   } else if (expect_ == Expect::kPayload && discard_) {
-    body = std::min<uint64_t>(payload_left_, scratch.size());
-    iov[count++] = Vector(scratch.data(), body);
+    body = std::min<uint64_t>(payload_left_, kScratchBytes);
+    iov[count++] = Vector(Scratch().data(), body);
   } else if (expect_ == Expect::kPayload) {
     body = std::min(payload_left_, kBytesPerCall);
     count = cursor_.Peek(body, iov.first(iov.size() - 1));

@@ -16,7 +16,12 @@ namespace {
 
 // Control messages are read into this and parsed in place; what is incomplete is copied out.
 constexpr size_t kReadBytes = 64u << 10;
-thread_local std::array<std::byte, kReadBytes> read_buffer;
+// On the heap: a thread_local array would be part of every thread's stack, and threads of other
+// libraries with small stacks could not be started.
+MutableByteSpan ReadBuffer() {
+  thread_local const auto buffer = std::make_unique<std::byte[]>(kReadBytes);
+  return {buffer.get(), kReadBytes};
+}
 // Reads of one control stream in one turn of the loop.
 constexpr int kReadsPerTurn = 4;
 // What a queued send costs us beside the caller's memory, for the queue limit.
@@ -69,6 +74,7 @@ void SessionImpl::OnReady(uint32_t ready) {
 
 void SessionImpl::Read() {
   for (int i = 0; i < kReadsPerTurn && !closing(); ++i) {
+    const MutableByteSpan read_buffer = ReadBuffer();
     const ssize_t got = recv(control_.get(), read_buffer.data(), read_buffer.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
