@@ -1,0 +1,121 @@
+import pytest
+
+from penstock_vllm.estimate import Breaker, LinearCost, LoadPlanner
+
+
+def planner(**options):
+    return LoadPlanner(decline=True, load_timeout=2.0, **options)
+
+
+def test_cost_of_several_sizes_has_a_fixed_part():
+    cost = LinearCost()
+    for units in (100, 1000, 3000, 500, 2000):
+        cost.add(units, 0.01 + units * 1e-4, now=1.0)
+    fixed, per_unit = cost.coefficients()
+    assert fixed == pytest.approx(0.01)
+    assert per_unit == pytest.approx(1e-4)
+
+
+def test_cost_of_one_size_is_proportional():
+    cost = LinearCost()
+    for _ in range(5):
+        cost.add(1000, 0.5, now=1.0)
+    assert cost.predict(2000) == pytest.approx(1.0)
+    assert cost.predict(0) == 0.0
+
+
+def test_cost_follows_a_change():
+    cost = LinearCost()
+    for units in (100, 200, 300) * 10:
+        cost.add(units, units * 1e-3, now=1.0)
+    for units in (100, 200, 300) * 20:
+        cost.add(units, units * 1e-2, now=2.0)
+    assert cost.predict(200) == pytest.approx(2.0, rel=0.05)
+
+
+def test_cost_never_predicts_less_than_nothing():
+    cost = LinearCost()
+    cost.add(100, 0.5, now=1.0)
+    cost.add(1000, 0.1, now=1.0)
+    fixed, per_unit = cost.coefficients()
+    assert fixed >= 0 and per_unit >= 0
+
+
+def test_nothing_known_means_try():
+    assert planner().worth(256, 1 << 20, now=0.0)
+
+
+def test_slow_load_is_declined_and_fast_one_taken():
+    plan = planner()
+    plan.prefill.add(1000, 0.1, now=1.0)  # 10,000 tokens/s.
+    plan.load.add(1 << 20, 0.01, now=1.0)  # 100 MiB/s.
+    assert plan.worth(1000, 1 << 20, now=2.0)
+    assert not plan.worth(50, 1 << 20, now=2.0)
+
+
+def test_declined_loads_are_tried_again_once_in_a_while():
+    plan = planner(retry_after=30.0)
+    plan.prefill.add(1000, 0.1, now=0.0)
+    plan.load.add(1 << 20, 1.0, now=0.0)
+    assert not plan.worth(100, 1 << 20, now=29.0)
+    assert plan.worth(100, 1 << 20, now=31.0)
+    assert not plan.worth(100, 1 << 20, now=32.0)
+
+
+def test_declining_can_be_turned_off():
+    plan = LoadPlanner(decline=False, load_timeout=2.0)
+    plan.prefill.add(1000, 0.1, now=0.0)
+    plan.load.add(1 << 20, 10.0, now=0.0)
+    assert plan.worth(1, 1 << 20, now=0.1)
+
+
+def test_load_may_not_take_much_longer_than_recomputing():
+    plan = planner()
+    assert plan.deadline(1000, 1 << 20) == 2.0
+    plan.prefill.add(1000, 0.5, now=0.0)
+    plan.load.add(1 << 20, 0.01, now=0.0)
+    assert plan.deadline(1000, 1 << 20) == pytest.approx(0.5)
+    assert plan.deadline(10, 1 << 20) == pytest.approx(0.1)
+    assert plan.deadline(100_000, 1 << 20) == 2.0
+
+
+def test_breaker_opens_after_repeated_failures_only():
+    breaker = Breaker(shortest=1.0, longest=8.0, threshold=2)
+    breaker.failure(0.0)
+    assert breaker.closed
+    breaker.success()
+    breaker.failure(0.0)
+    breaker.failure(0.0)
+    assert not breaker.closed
+    assert not breaker.may_ask(0.5)
+
+
+def test_open_breaker_lets_one_trial_through_after_its_pause():
+    breaker = Breaker(shortest=1.0, longest=8.0, threshold=1)
+    breaker.failure(0.0)
+    assert breaker.may_ask(1.5)
+    assert not breaker.may_ask(1.6)
+    breaker.success()
+    assert breaker.closed and breaker.may_ask(1.7)
+
+
+def test_pauses_double_up_to_the_longest():
+    breaker = Breaker(shortest=1.0, longest=3.0, threshold=1)
+    breaker.failure(0.0)
+    now = 0.0
+    pauses = []
+    for _ in range(4):
+        start = now
+        while not breaker.may_ask(now):
+            now += 0.125
+        pauses.append(now - start)
+        breaker.failure(now)
+    assert pauses == [1.0, 2.0, 3.0, 3.0]
+
+
+def test_late_failures_of_an_open_breaker_do_not_prolong_it():
+    breaker = Breaker(shortest=1.0, longest=8.0, threshold=1)
+    breaker.failure(0.0)
+    for _ in range(10):
+        breaker.failure(0.5)
+    assert breaker.may_ask(1.0)
