@@ -138,9 +138,9 @@ class Engine:
         )
 
     def _local_hit(self, prompt: list[int]) -> int:
-        return self._scheduler().kv_cache_manager.get_computed_blocks(
-            self._probe_request(prompt)
-        )[1]
+        return self._scheduler().kv_cache_manager.get_computed_blocks(self._probe_request(prompt))[
+            1
+        ]
 
     def _run_batch(self, batch: list[dict[str, Any]], deadline: float) -> list[dict[str, Any]]:
         from vllm import SamplingParams
@@ -165,7 +165,9 @@ class Engine:
             engine.add_request(name, prompt, params)
             records[name] = {
                 "begin": begin,
-                "abort_at": begin + request["abort_after_s"] if "abort_after_s" in request else None,
+                "abort_at": begin + request["abort_after_s"]
+                if "abort_after_s" in request
+                else None,
                 "prompt_tokens": len(request["prompt"]),
                 "result": None,
                 "ttft": None,
@@ -226,20 +228,22 @@ class Engine:
 
 
 def main() -> int:
-    commands = open(int(sys.argv[1]), encoding="utf-8")
-    replies = open(int(sys.argv[2]), "w", encoding="utf-8")
     engine = Engine()
-    for line in commands:
-        command = json.loads(line)
-        operation = command.pop("op")
-        try:
-            reply: dict[str, Any] = {"ok": True, **getattr(engine, operation)(**command)}
-        except Exception as error:  # The parent reports it with the log.
-            reply = {"ok": False, "error": repr(error), "traceback": traceback.format_exc()}
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
-        if operation == "stop":
-            return 0
+    with (
+        open(int(sys.argv[1]), encoding="utf-8") as commands,
+        open(int(sys.argv[2]), "w", encoding="utf-8") as replies,
+    ):
+        for line in commands:
+            command = json.loads(line)
+            operation = command.pop("op")
+            try:
+                reply: dict[str, Any] = {"ok": True, **getattr(engine, operation)(**command)}
+            except Exception as error:  # The parent reports it with the log.
+                reply = {"ok": False, "error": repr(error), "traceback": traceback.format_exc()}
+            replies.write(json.dumps(reply) + "\n")
+            replies.flush()
+            if operation == "stop":
+                return 0
     return 0
 
 

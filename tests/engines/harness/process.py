@@ -61,8 +61,9 @@ def connector_config(extra: dict[str, Any], policy: str | None = None) -> dict[s
 
 def python_path(*extra: str) -> str:
     """PYTHONPATH under which engine processes find the connector and the harness."""
-    parts = [str(_ROOT / "connector"), str(_HERE.parent), *extra]
+    parts = [*extra, str(_HERE.parent), str(_ROOT / "connector/penstock_vllm")]
     parts += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    parts.append(str(_ROOT / "build/python"))
     return os.pathsep.join(parts)
 
 

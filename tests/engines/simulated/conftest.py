@@ -6,22 +6,21 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).resolve().parent
-for _path in (_HERE.parent, _HERE.parent / "unit", _HERE.parents[2] / "connector"):
-    if str(_path) not in sys.path:
-        sys.path.insert(0, str(_path))
-
-import fake_penstock  # noqa: E402
-
-fake_penstock.install()
-
-
-def pytest_addoption(parser):
-    parser.addoption("--model-cache", default=None, help="where models are kept")
-    parser.addoption("--rounds", type=int, default=3, help="random workloads of each kind")
+_ROOT = _HERE.parents[2]
+_PATHS = (
+    _HERE.parent,
+    _ROOT / "tests/python/connector",
+    _ROOT / "connector/penstock_vllm",
+    _ROOT / "build/python",
+)
+sys.path[:0] = [str(path) for path in _PATHS if str(path) not in sys.path]
 
 
 @pytest.fixture
-def daemon() -> fake_penstock.Daemon:
+def daemon(monkeypatch):
+    import fake_penstock
+
+    fake_penstock.install(monkeypatch)
     return fake_penstock.reset()
 
 

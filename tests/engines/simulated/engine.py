@@ -273,12 +273,18 @@ class SimulatedEngine:
     def _make_groups(self) -> list[KVCacheGroupSpec]:
         common = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 2, "dtype": torch.int16}
         groups = [
-            KVCacheGroupSpec(["model.layers.2.attn", "model.layers.5.attn"], FullAttentionSpec(**common))
+            KVCacheGroupSpec(
+                ["model.layers.2.attn", "model.layers.5.attn"], FullAttentionSpec(**common)
+            )
         ]
         if self.window is not None:
             sliding = SlidingWindowSpec(**common, sliding_window=self.window)
-            groups.insert(0, KVCacheGroupSpec(["model.layers.0.attn", "model.layers.3.attn"], sliding))
-            groups.insert(1, KVCacheGroupSpec(["model.layers.1.attn", "model.layers.4.attn"], sliding))
+            groups.insert(
+                0, KVCacheGroupSpec(["model.layers.0.attn", "model.layers.3.attn"], sliding)
+            )
+            groups.insert(
+                1, KVCacheGroupSpec(["model.layers.1.attn", "model.layers.4.attn"], sliding)
+            )
         return groups
 
     def _start_workers(self, kv_config: KVCacheConfig) -> None:
@@ -330,6 +336,7 @@ def _base_config(model: str, max_batched_tokens: int, max_seqs: int) -> Any:
 
 
 # --- The model -----------------------------------------------------------------------------------
+
 
 def _extend_chain(links: list[int], tokens: list[int], length: int) -> None:
     """For each position a number that depends on every token up to it."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from fake_penstock import Code
+from penstock import Code
+
+pytestmark = pytest.mark.engine
 
 KINDS = {
     "hybrid": {},

@@ -91,8 +91,7 @@ class PenstockPromMetrics(KVConnectorPromMetrics):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._counters = {
             name: {
-                engine: family.labels(*values)
-                for engine, values in per_engine_labelvalues.items()
+                engine: family.labels(*values) for engine, values in per_engine_labelvalues.items()
             }
             for name, family in (
                 (name, self._counter_cls(name=metric, documentation=text, labelnames=labelnames))

@@ -17,6 +17,8 @@ from .messages import Shape
 _BUSY_WAIT_S = 0.000_25
 # An answer is used while its reservation lasts, less this part as a margin for the load.
 _RESERVATION_MARGIN = 0.5
+# How old the knowledge may be whether there is a connection: asking the client takes microseconds.
+_CONNECTION_AGE_S = 0.001
 
 
 @dataclasses.dataclass
@@ -56,6 +58,8 @@ class LookupService:
         self._namespaces: list[list[Any]] = []
         self._wait_left = 0.0
         self._ping: Any = None
+        self._connected = False
+        self._connected_at = -1.0
         self.breaker = Breaker(
             shortest=config.breaker_min_ms / 1000, longest=config.breaker_max_ms / 1000
         )
@@ -68,7 +72,15 @@ class LookupService:
     @property
     def usable(self) -> bool:
         """Whether there is any point in asking or storing now. Never blocks."""
-        return bool(self._namespaces) and self._client.connected and self.breaker.closed
+        return bool(self._namespaces) and self.connected and self.breaker.closed
+
+    @property
+    def connected(self) -> bool:
+        now = self._clock()
+        if now - self._connected_at > _CONNECTION_AGE_S:
+            self._connected = self._client.connected
+            self._connected_at = now
+        return self._connected
 
     def new_step(self, busy: bool) -> None:
         """A scheduling step begins: its requests share one allowance for waiting."""
@@ -80,7 +92,7 @@ class LookupService:
         if self.breaker.closed:
             return
         now = self._clock()
-        if self._ping is None and self._client.connected and self.breaker.may_ask(now):
+        if self._ping is None and self.connected and self.breaker.may_ask(now):
             self._ping = self._client.ping_async(self._timeout)
         if self._ping is not None and (self._ping.done() or self._ping.wait(wait)):
             ping, self._ping = self._ping, None

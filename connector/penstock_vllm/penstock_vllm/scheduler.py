@@ -33,6 +33,7 @@ class _Request:
     # Tells apart what the engine's block hashes do not; None: this request is left alone.
     suffix: bytes | None
     lookup: Lookup | None = None
+    preemptions: int = 0  # When it was asked about.
     # The last answer to the engine: where its own prefix ended, and how far the load goes.
     local_tokens: int = 0
     load_chunks: int = 0
@@ -186,6 +187,8 @@ class SchedulerSide:
         now = self._clock()
         for size, seconds in report.loads:
             self.planner.load.add(size, seconds, now)
+            self.counters["bytes_loaded"] += size
+            self.counters["load_microseconds"] += int(seconds * 1e6)
         for tokens, seconds in report.prefills:
             self.planner.prefill.add(tokens, seconds, now)
         for status in report.failed_loads.values():
@@ -263,13 +266,15 @@ class SchedulerSide:
 
     def _ask(self, state: _Request) -> None:
         chunks = self._chunks_known(state.request)
+        state.preemptions = state.request.num_preemptions
         state.lookup = self.lookups.start([self._identity(state, i) for i in range(chunks)])
 
     def _answer(self, state: _Request) -> Lookup | None:
         """The state's lookup, asked again where the last answer is out of date."""
         lookup = state.lookup
         if lookup is not None and lookup.chunks is not None:
-            grown = lookup.chunks == lookup.asked < self._chunks_known(state.request)
+            # What a preempted request computed before is stored by now, perhaps.
+            grown = state.preemptions != state.request.num_preemptions
             if grown or (lookup.chunks > 0 and self.lookups.stale(lookup)):
                 self.lookups.discard(lookup)
                 lookup = state.lookup = None

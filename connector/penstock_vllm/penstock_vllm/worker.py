@@ -99,9 +99,7 @@ class WorkerSide:
         except (LayoutRefused, penstock.PenstockError) as error:
             refusal = str(error)
             self._close_pages()
-        self.facts = WorkerFacts(
-            **self._ranks, layout=layout, groups=tuple(facts), refusal=refusal
-        )
+        self.facts = WorkerFacts(**self._ranks, layout=layout, groups=tuple(facts), refusal=refusal)
 
     def _add_views(
         self,
@@ -229,10 +227,7 @@ class WorkerSide:
         if bad:
             self._end_load(request_id, max(bad).name.lower())
             return
-        seconds = self._clock() - load.started
-        self._report.loads.append((load.bytes, seconds))
-        self.counters["bytes_loaded"] += load.bytes
-        self.counters["load_microseconds"] += int(seconds * 1e6)
+        self._report.loads.append((load.bytes, self._clock() - load.started))
         self._settled.add(request_id)
 
     def _end_load(self, request_id: str, why: str) -> None:

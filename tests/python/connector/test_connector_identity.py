@@ -3,7 +3,6 @@ import os
 import time
 
 import pytest
-
 from penstock_vllm.identity import (
     Background,
     EngineFacts,
@@ -31,7 +30,9 @@ FACTS = EngineFacts(
     hash_algorithm="sha256/python3.11",
     none_hash="00",
 )
-SHAPE = Shape(256, 128, (Group(0, 0, 128, ("a",), "full"), Group(1, 512, 128, ("b",), "sliding:512")))
+SHAPE = Shape(
+    256, 128, (Group(0, 0, 128, ("a",), "full"), Group(1, 512, 128, ("b",), "sliding:512"))
+)
 PAGES = (
     GroupFacts(("a",), "bfloat16", "g", "CPU_ATTN:vec", 65536),
     GroupFacts(("b",), "bfloat16", "g", "CPU_ATTN:vec", 65536),

@@ -1,5 +1,4 @@
 import pytest
-
 from penstock_vllm.estimate import Breaker, LinearCost, LoadPlanner
 
 

@@ -16,9 +16,7 @@ class ConfigError(ValueError):
     """A key or value that cannot be meant; the text says which and what would be right."""
 
 
-def _option(
-    default: Any, text: str, *, low: float | None = None, high: float | None = None
-) -> Any:
+def _option(default: Any, text: str, *, low: float | None = None, high: float | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, "low": low, "high": high})
 
 

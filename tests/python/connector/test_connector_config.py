@@ -1,7 +1,6 @@
 import dataclasses
 
 import pytest
-
 from penstock_vllm.config import ConfigError, ConnectorConfig
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import types
 
 import pytest
-from fake_penstock import Client, Code
-
+from fake_penstock import Client
+from penstock import Code, prefix_key
 from penstock_vllm.config import ConnectorConfig
 from penstock_vllm.messages import SKIPPED, Group, Shape, StoreOutcome, WorkerReport
 from penstock_vllm.scheduler import SchedulerSide
 
 FULL = Shape(256, 128, (Group(0, 0, 128, ("a",), "full"),))
-HYBRID = Shape(256, 128, (Group(0, 512, 128, ("a",), "sliding:512"), Group(1, 0, 128, ("b",), "full")))
+HYBRID = Shape(
+    256, 128, (Group(0, 512, 128, ("a",), "sliding:512"), Group(1, 0, 128, ("b",), "full"))
+)
 
 
 class Request:
@@ -21,6 +23,7 @@ class Request:
         self.num_tokens = tokens
         self.num_prompt_tokens = prompt if prompt is not None else tokens
         self.num_computed_tokens = 0
+        self.num_preemptions = 0
         self.skip_reading_prefix_cache = False
         self.salt = salt
 
@@ -75,7 +78,7 @@ class Bench:
             clock=self.clock,
         )
         self.side.pins.bind(self.pool)
-        fields = [{"group": group.index} for group in shape.groups]
+        fields = [{"model": "m", "group": group.index} for group in shape.groups]
         self.side.set_namespaces({(0, 0): fields}, [1 << 20] * len(shape.groups))
         self.shape = shape
         self.blocks = {}
@@ -105,8 +108,6 @@ class Bench:
 
     def keep(self, daemon, request, chunks, groups=None):
         """Makes the daemon have the first `chunks` chunks of the request, as if stored before."""
-        from fake_penstock import prefix_key
-
         for namespaces in self.side.lookups._namespaces:
             for group, ns in enumerate(namespaces):
                 for chunk in chunks if groups is None or group in groups else ():
@@ -504,13 +505,14 @@ def test_stale_reservation_is_renewed_before_it_is_used(daemon):
     assert len(daemon.reservations) == 1 and daemon.reservations != before
 
 
-def test_request_is_asked_about_again_when_it_has_grown(daemon):
+def test_request_is_asked_about_again_after_preemption(daemon):
     bench = Bench()
     request = Request("r", 600)
     bench.keep(daemon, request, range(2))
     bench.side.on_new_request(request)
     assert bench.side.matched_tokens(request, 0) == (512, True)
     request.num_tokens = 900
+    request.num_preemptions += 1
     bench.keep(daemon, request, range(3))
     assert bench.side.matched_tokens(request, 0) == (768, True)
 

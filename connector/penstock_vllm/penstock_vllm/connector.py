@@ -232,9 +232,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
             return 0, False
         return self._scheduler.matched_tokens(request, num_computed_tokens)
 
-    def update_state_after_alloc(
-        self, request: Any, blocks: Any, num_external_tokens: int
-    ) -> None:
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         if self._scheduler is not None and num_external_tokens > 0:
             self._scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
 
@@ -433,7 +431,8 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _tell_connection(self) -> None:
         """One line a change: the engine works either way."""
-        connected = self._client.connected
+        assert self._scheduler is not None
+        connected = self._scheduler.lookups.connected
         if connected == self._was_connected:
             return
         if connected:

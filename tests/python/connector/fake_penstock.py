@@ -1,4 +1,4 @@
-"""A stand-in for the penstock package with a store in memory and faults on demand.
+"""A stand-in for the client and the page store of the penstock package, with faults on demand.
 
 For tests of the connector's own decisions: it can be away, slow, or lose things exactly when a test
 says so, which a real daemon cannot. What the real one does is tested with the real one.
@@ -7,28 +7,19 @@ says so, which a real daemon cannot. What the real one does is tested with the r
 from __future__ import annotations
 
 import ctypes
-import enum
-import hashlib
-import json
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-
-class Code(enum.IntEnum):
-    OK = 0
-    MISS = 1
-    ALREADY_EXISTS = 2
-    CHECKSUM_MISMATCH = 5
-    BUSY = 6
-    ALL_PINNED = 7
-    DEADLINE_EXCEEDED = 8
-    CANCELLED = 9
-    DISCONNECTED = 10
-
-
-class PenstockError(Exception):
-    pass
+from penstock import (
+    SKIPPED_BLOCK,
+    Code,
+    Disconnected,
+    MatchGroup,
+    MatchResult,
+    NamespaceDescriptor,
+    PageChunk,
+    PageView,
+)
 
 
 class Daemon:
@@ -69,7 +60,11 @@ def reset() -> Daemon:
 
 class Op:
     def __init__(
-        self, name: str, run: Callable[[], Any], cancelled: Callable[[], Any], gone: Callable[[], Any]
+        self,
+        name: str,
+        run: Callable[[], Any],
+        cancelled: Callable[[], Any],
+        gone: Callable[[], Any],
     ) -> None:
         self._daemon = daemon
         self._incarnation = daemon.incarnation
@@ -103,54 +98,8 @@ class Op:
             self._result = (self._cancelled(),)
 
 
-class MatchGroup(NamedTuple):
-    ns: Any
-    keys: list[bytes]
-    window_chunks: int = 0
-
-
-class MatchResult(NamedTuple):
-    chunks: int
-    bytes: int
-    reservation: int
-    code: Code
-    message: str = ""
-    details: Any = ()
-
-
-class PageView(NamedTuple):
-    storage: int
-    offset: int
-    block_stride: int
-    page_bytes: int
-    layer_index: int
-
-
-class PageChunk(NamedTuple):
-    group: int
-    key: bytes
-    blocks: list[int]
-    parent: bytes | None = None
-    token_count: int = 0
-
-
 class PageLayout(NamedTuple):
     chunk_bytes: int
-
-
-class NamespaceDescriptor:
-    def __init__(self, **fields: Any) -> None:
-        self.fields = fields
-
-
-class Namespace:
-    def __init__(self, descriptor: NamespaceDescriptor) -> None:
-        text = json.dumps(descriptor.fields, sort_keys=True)
-        self.fingerprint_bytes = hashlib.sha256(text.encode()).digest()
-
-
-def prefix_key(ns: Namespace, parent: bytes | None, identity: bytes) -> bytes:
-    return hashlib.sha256(ns.fingerprint_bytes + (parent or b"") + identity).digest()
 
 
 def _match(groups: list[MatchGroup]) -> int:
@@ -175,8 +124,8 @@ class Client:
     def connected(self) -> bool:
         return daemon.up
 
-    def namespace(self, descriptor: NamespaceDescriptor) -> Namespace:
-        return Namespace(descriptor)
+    def namespace(self, descriptor: NamespaceDescriptor) -> bytes:
+        return descriptor.fingerprint_bytes()  # Raises what the real one raises.
 
     def stats(self) -> dict[str, Any]:
         return {"connected": daemon.up, "last_error": "" if daemon.up else "connection refused"}
@@ -191,17 +140,18 @@ class Client:
                 reservation = daemon.next_reservation
                 daemon.next_reservation += 1
                 daemon.reservations.add(reservation)
-            return MatchResult(length, 0, reservation, Code.OK)
+            return MatchResult(length, 0, reservation, Code.OK, "", [])
 
         return Op(
             "match",
             run,
-            lambda: MatchResult(0, 0, 0, Code.CANCELLED),
-            lambda: MatchResult(0, 0, 0, Code.DISCONNECTED),
+            lambda: MatchResult(0, 0, 0, Code.CANCELLED, "", []),
+            lambda: MatchResult(0, 0, 0, Code.DISCONNECTED, "", []),
         )
 
     def ping_async(self, timeout: float = 1.0) -> Op:
-        return Op("ping", lambda: None, lambda: PenstockError(), lambda: PenstockError())
+        gone = Disconnected(Code.DISCONNECTED)
+        return Op("ping", lambda: None, lambda: gone, lambda: gone)
 
     def release(self, reservation: int, timeout: float = 1.0) -> None:
         daemon.reservations.discard(reservation)
@@ -222,7 +172,7 @@ class PageStore:
             self._storages.append((data_ptr, nbytes))
         return self._storages.index((data_ptr, nbytes))
 
-    def add_group(self, ns: Namespace, blocks_per_chunk: int, views: Any) -> int:
+    def add_group(self, ns: bytes, blocks_per_chunk: int, views: Any) -> int:
         self._groups.append((blocks_per_chunk, list(views)))
         return len(self._groups) - 1
 
@@ -255,7 +205,7 @@ class PageStore:
     def _address(self, view: PageView, block: int) -> int:
         start, size = self._storages[view.storage]
         offset = view.offset + block * view.block_stride
-        assert 0 <= offset and offset + view.page_bytes <= size, "a page outside its storage"
+        assert offset >= 0 and offset + view.page_bytes <= size, "a page outside its storage"
         return start + offset
 
     def _load_one(self, chunk: PageChunk) -> Code:
@@ -287,9 +237,7 @@ class PageStore:
         return Code.OK
 
 
-SKIPPED_BLOCK = -1
-
-
-def install() -> None:
-    """Makes `import penstock` give this module."""
-    sys.modules["penstock"] = sys.modules[__name__]
+def install(patch: Any) -> None:
+    """Puts the stand-ins into the penstock package until `patch` (a MonkeyPatch) is undone."""
+    patch.setattr("penstock.Client", Client)
+    patch.setattr("penstock.PageStore", PageStore)

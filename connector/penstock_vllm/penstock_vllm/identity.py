@@ -176,9 +176,7 @@ class EngineFacts:
     """Not 0 once the weights may have changed in place: nothing older is read then."""
 
 
-def namespace_fields(
-    facts: EngineFacts, shape: Shape, worker: WorkerFacts
-) -> list[dict[str, Any]]:
+def namespace_fields(facts: EngineFacts, shape: Shape, worker: WorkerFacts) -> list[dict[str, Any]]:
     """For each group of one worker, the fields of its NamespaceDescriptor."""
     fields = []
     for group, pages in zip(shape.groups, worker.groups, strict=True):

@@ -8,6 +8,7 @@ two engines agree on it is what the digest of the geometry in the namespace is f
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def group_pages(
 def _refuse_overlaps(pages: list[tuple[int, LayerPages]]) -> None:
     """Two layers of one group must not share bytes: a load of one would overwrite the other."""
     starts = sorted((p.data_ptr + p.offset, p.page_bytes) for _, p in pages)
-    for (start, size), (other, _) in zip(starts, starts[1:], strict=False):
+    for (start, size), (other, _) in itertools.pairwise(starts):
         if other < start + size:
             raise LayoutRefused("two layers of a group view the same bytes")
 
