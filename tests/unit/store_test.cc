@@ -226,6 +226,7 @@ TEST(Store, TagsMustMatchUnlessTheChunkHasNone) {
   EXPECT_EQ(t.store->Find(TestKey(1), {.ns = t.ns, .tag = 6}).status().code(),
             Code::kFormatMismatch);
   EXPECT_EQ(t.store->Find(TestKey(1), {.ns = t.ns}).status().code(), Code::kFormatMismatch);
+  EXPECT_TRUE(t.store->Find(TestKey(1), {.ns = t.ns, .tag = std::nullopt}).ok());
   EXPECT_TRUE(t.store->Find(TestKey(2), {.ns = t.ns, .tag = 6}).ok());
 }
 

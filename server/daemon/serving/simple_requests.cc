@@ -42,7 +42,10 @@ std::vector<KeyGroup> KeyGroups(const SimpleContext& context, const MatchRequest
   for (const MatchRequest::Group& group : request.groups) {
     const NamespaceId ns = context.namespaces.Find(group.ns);
     if (ns == NamespaceId::kNone) return {};
-    groups.push_back({.terms = {.ns = ns}, .keys = group.keys, .window = group.window_chunks});
+    // A tag is what a reader must present, and who asks what is there need not be the reader.
+    groups.push_back({.terms = {.ns = ns, .tag = std::nullopt},
+                      .keys = group.keys,
+                      .window = group.window_chunks});
   }
   return groups;
 }
@@ -93,7 +96,7 @@ Answer Match(const SimpleContext& context, ByteSpan body) {
 }
 
 // Terms for the requests that handle chunks without reading them.
-ReadTerms AnyTerms(NamespaceId ns) { return {.ns = ns, .want_exact = false}; }
+ReadTerms AnyTerms(NamespaceId ns) { return {.ns = ns, .want_exact = false, .tag = std::nullopt}; }
 
 Code PinOrUnpin(ChunkStore& store, const ChunkKey& key, const ReadTerms& terms, uint32_t ttl_ms) {
   return (ttl_ms == 0 ? store.Unpin(key, terms)

@@ -76,7 +76,7 @@ class ChunkIndex {
   static bool MayRead(const ChunkEntry& entry, const ReadTerms& terms) {
     constexpr uint32_t kInexact = kManifestLossy | kManifestQueryDependent;
     return entry.ns->id == terms.ns &&
-           (entry.manifest.tag == 0 || entry.manifest.tag == terms.tag) &&
+           (!terms.tag || entry.manifest.tag == 0 || entry.manifest.tag == *terms.tag) &&
            !(terms.want_exact && (entry.manifest.flags & kInexact) != 0);
   }
   // By other bytes of the key than a table uses first.

@@ -26,7 +26,9 @@ enum class ReservationId : uint64_t { kNone = 0 };
 struct ReadTerms {
   NamespaceId ns = NamespaceId::kNone;
   bool want_exact = true;  // Refuses lossy and query-dependent chunks.
-  uint64_t tag = 0;        // Must equal the tag of the manifest, unless that is 0.
+  // Must equal the tag of the manifest, unless that is 0. Nothing: any tag will do, for those who
+  // handle chunks without reading them.
+  std::optional<uint64_t> tag = 0;
 };
 
 // A chunk to store.
