@@ -32,7 +32,7 @@ Deadline After(double seconds) { return Deadline::After(SecondsToDuration(second
 
 std::shared_ptr<ClientHandle> MakeClient(const std::string& address, const std::string& wire,
                                          const std::string& tenant, const std::string& name,
-                                         double connect_timeout, uint32_t streams,
+                                         double connect_timeout, double patience, uint32_t streams,
                                          uint32_t max_in_flight, bool verify_checksums) {
   ClientOptions options;
   options.address = address;
@@ -40,6 +40,7 @@ std::shared_ptr<ClientHandle> MakeClient(const std::string& address, const std::
   options.tenant = tenant;
   options.name = name;
   options.connect_timeout = SecondsToDuration(connect_timeout);
+  options.patience = SecondsToDuration(patience);
   options.streams = streams;
   options.max_in_flight = max_in_flight;
   options.verify_checksums = verify_checksums;
@@ -56,6 +57,7 @@ py::dict StatsOf(ClientHandle& self) {
   out["in_flight"] = stats.in_flight;
   out["connects"] = stats.connects;
   out["disconnects"] = stats.disconnects;
+  out["daemon_restarts"] = stats.daemon_restarts;
   out["operations"] = stats.operations;
   out["failed_operations"] = stats.failed_operations;
   out["cancelled_operations"] = stats.cancelled_operations;
@@ -245,8 +247,8 @@ void BindClient(py::module_& module) {
   BindOperation(module);
   py::class_<ClientHandle, std::shared_ptr<ClientHandle>>(module, "Client")
       .def(py::init(&MakeClient), py::kw_only(), py::arg("address"), py::arg("wire"),
-           py::arg("tenant"), py::arg("name"), py::arg("connect_timeout"), py::arg("streams"),
-           py::arg("max_in_flight"), py::arg("verify_checksums"))
+           py::arg("tenant"), py::arg("name"), py::arg("connect_timeout"), py::arg("patience"),
+           py::arg("streams"), py::arg("max_in_flight"), py::arg("verify_checksums"))
       .def("close", &ClientHandle::Close)
       .def("wait_connected", &ClientHandle::WaitConnected, py::arg("timeout"))
       .def("stats", &StatsOf)

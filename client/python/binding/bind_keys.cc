@@ -94,7 +94,8 @@ void BindKeys(py::module_& module) {
     return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   });
 
-  py::class_<NamespaceHandle>(module, "Namespace")
+  py::class_<NamespaceHandle>(module, "Namespace",
+                              "A namespace that chunks live in. Made by Client.namespace().")
       .def_property_readonly(
           "fingerprint", [](const NamespaceHandle& self) { return self.ns.fingerprint().ToHex(); })
       .def_property_readonly(

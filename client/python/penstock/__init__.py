@@ -1,10 +1,10 @@
 """Penstock: a distributed KV-cache storage and transfer tier for LLM serving.
 
-    client = penstock.Client("tcp://127.0.0.1:7411")
-    ns = client.namespace(penstock.NamespaceDescriptor(model="m", kv_dtype="bfloat16"))
-    key = penstock.named_key(ns, "greeting")
-    client.put(ns, key, b"hello")
-    assert client.get(ns, key) == b"hello"
+client = penstock.Client("tcp://127.0.0.1:7411")
+ns = client.namespace(penstock.NamespaceDescriptor(model="m", kv_dtype="bfloat16"))
+key = penstock.named_key(ns, "greeting")
+client.put(ns, key, b"hello")
+assert client.get(ns, key) == b"hello"
 """
 
 from ._client import (

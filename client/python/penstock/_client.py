@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
@@ -38,7 +39,8 @@ class MatchDetail(NamedTuple):
     """One chunk that a fetch of the answer needs."""
 
     group: int
-    index: int
+    chunk: int
+    """Its position in the group's keys."""
     stored_bytes: int
     tier: Tier
 
@@ -108,24 +110,28 @@ class Client:
         name: str = "",
         connect_timeout: float = 2.0,
         *,
+        patience: float = 0.25,
         streams: int = 2,
         max_in_flight: int = 256,
         verify_checksums: bool = True,
     ) -> None:
         """``address``: ``"unix:///path"`` or ``"tcp://host:port"``. ``wire``: ``"auto"``, ``"tcp"``
-        or ``"ucx"``. ``name`` is what an operator sees. ``max_in_flight``: operations; further ones
-        are BUSY at once. Raises InvalidArgument."""
+        or ``"ucx"``. ``name`` is what an operator sees. ``patience``: how many seconds operations
+        wait for a daemon that went away; then they are DISCONNECTED at once until it is back.
+        ``max_in_flight``: operations; further ones are BUSY at once. Raises InvalidArgument."""
         self._core = _core.Client(
             address=address,
             wire=wire,
             tenant=tenant,
             name=name,
             connect_timeout=connect_timeout,
+            patience=patience,
             streams=streams,
             max_in_flight=max_in_flight,
             verify_checksums=verify_checksums,
         )
         self._tenant = tenant
+        self._background_lock = threading.Lock()
         self._background: list[Op[None]] = []
         _clients.add(self)
 
@@ -194,8 +200,9 @@ class Client:
     def release(self, reservation: int, timeout: float = 1.0) -> Op[None]:
         """Gives a reservation back, in the background: nobody needs to wait for the result."""
         op = Op(self._core.release(reservation, timeout), _nothing)
-        self._background = [other for other in self._background if not other.done()]
-        self._background.append(op)
+        with self._background_lock:  # Kept, as dropping it would cancel it.
+            self._background = [other for other in self._background if not other.done()]
+            self._background.append(op)
         return op
 
     # --- One value ---
@@ -235,7 +242,9 @@ class Client:
         return Op(self._core.store(items, replace, 0, timeout), _stored)
 
     @overload
-    def get(self, ns: Namespace, key: bytes, *, timeout: float = 5.0) -> bytes: ...
+    def get(
+        self, ns: Namespace, key: bytes, into: None = None, *, timeout: float = 5.0
+    ) -> bytes: ...
     @overload
     def get(
         self, ns: Namespace, key: bytes, into: _core.Buffers, *, timeout: float = 5.0
@@ -352,7 +361,7 @@ class Client:
     def touch(
         self, ns: Namespace, keys: bytes | Sequence[bytes], timeout: float = 1.0
     ) -> list[Code]:
-        """Marks chunks as used just now."""
+        """Marks chunks as used just now, in prompt order, up to the first that is missing."""
         return self.touch_async(ns, keys, timeout).result()
 
     def touch_async(
@@ -446,7 +455,7 @@ def _match_result(core: _core.Operation) -> MatchResult:
         reservation,
         Code.OK,
         message,
-        [MatchDetail(group, index, stored, _TIERS[tier]) for stored, group, index, tier in details],
+        [MatchDetail(group, chunk, stored, _TIERS[tier]) for stored, group, chunk, tier in details],
     )
 
 
