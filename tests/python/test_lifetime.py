@@ -12,8 +12,8 @@ import time
 
 import penstock
 import pytest
-from conftest import wait_until
 from penstock import Code
+from penstockd_process import wait_until
 from values import check, value
 
 MODEL = penstock.NamespaceDescriptor(model="m")

@@ -1,0 +1,1 @@
+penstock_test(page_store_test SRCS page_store_test.cc DEPS penstock_pages penstock_daemon_testing LABELS integration)
