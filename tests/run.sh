@@ -3,6 +3,7 @@
 #
 #   tests/run.sh               what every change must pass: at most 30 minutes on two cores
 #   tests/run.sh --all         and the long suites: sanitizers, linters, fuzzers, engines, soak
+#   tests/run.sh --minutes N   starts no further suite once N minutes are over; the table says which
 #   tests/run.sh --only NAME   one suite (may be given several times); builds what it needs
 #   tests/run.sh --list        the suites and what each holds
 #   tests/run.sh --no-install  install nothing; fail if something is missing
@@ -32,16 +33,16 @@ SUITES=(
   "faults|default|kills, freezes, garbage, full memory: what bad luck gets"
   "tree|default|the tree's own rules: folders, headers alone, lengths, bans, formatting"
   "python|default|the Python package and the connector without an engine, pytest"
-  "tidy|all|clang-tidy over every source file"
   "asan|all|unit, integration and faults under Address-, Leak- and UndefinedBehaviorSanitizer"
   "tsan|all|the same under ThreadSanitizer; clang++ checks the lock annotations on the way"
-  "fuzz|all|every parser of foreign bytes, libFuzzer, one minute each"
-  "long|all|what takes minutes: benchmarks side by side, soak with kills"
   "engines|all|real vLLM with the connector: stored, killed, restarted, compared"
+  "fuzz|all|every parser of foreign bytes, libFuzzer, one minute each"
+  "tidy|all|clang-tidy over every source file"
+  "long|all|what takes minutes: benchmarks side by side, soak with kills"
   "clang|asked|build by clang++ alone (tsan checks the same)"
 )
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
 field() { cut -d'|' -f"$2" <<<"$1"; }
 
 # entry NAME: the line of SUITES; fails if there is none.
@@ -191,7 +192,7 @@ summary() {
   printf '%d passed, %d failed, %d skipped\n' "$PASSED" "$FAILED" "$SKIPPED"
 }
 
-CHOSEN=() ALL=0 INSTALL=1
+CHOSEN=() ALL=0 INSTALL=1 MINUTES=0
 while (($#)); do
   case $1 in
     --all) ALL=1 ;;
@@ -199,6 +200,11 @@ while (($#)); do
       [[ -n ${2:-} ]] || die "--only needs the name of a suite; tests/run.sh --list shows them"
       entry "$2" >/dev/null || die "there is no suite '$2'; tests/run.sh --list shows them"
       CHOSEN+=("$2")
+      shift
+      ;;
+    --minutes)
+      [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || die "--minutes needs a whole number"
+      MINUTES=$2
       shift
       ;;
     --no-install) INSTALL=0 ;;
@@ -228,6 +234,10 @@ step "What is missing"
 install_missing || die "could not install what is missing; see $LOGS"
 for name in "${CHOSEN[@]}"; do
   step "$name: $(field "$(entry "$name")" 3)"
+  if ((MINUTES > 0 && SECONDS > MINUTES * 60)); then
+    record "$name" "NOT RUN" 0 "$MINUTES minutes are over"
+    continue
+  fi
   "run_$name"
 done
 summary

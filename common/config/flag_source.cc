@@ -5,13 +5,9 @@
 
 #include "common/base/utf8.h"
 #include "common/config/assignment.h"
+#include "common/config/bad_setting.h"
 
 namespace penstock::internal {
-namespace {
-
-Status Bad(std::string what) { return Status(Code::kInvalidArgument, std::move(what)); }
-
-}  // namespace
 
 std::string Printable(std::string_view value) {
   constexpr size_t kShown = 64;

@@ -9,8 +9,11 @@
 
 #include "common/base/nearest.h"
 #include "common/config/assignment.h"
+#include "common/config/bad_setting.h"
 
 namespace penstock {
+using internal::Bad;
+
 namespace {
 
 using internal::Assignment;
@@ -41,8 +44,6 @@ std::string VariableOf(std::string_view name) {
   fmt::print(stderr, "option table: {} \"{}\"\n", what, name);
   std::abort();
 }
-
-Status Bad(std::string what) { return Status(Code::kInvalidArgument, std::move(what)); }
 
 std::string DidYouMean(std::string_view nearest) {
   return nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest);

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "common/config/assignment.h"
+#include "common/config/bad_setting.h"
 
 namespace penstock::internal {
 namespace {
@@ -18,8 +19,6 @@ namespace {
 constexpr size_t kMaxFileBytes = 1u << 20;
 constexpr size_t kMaxAssignments = 4096;
 constexpr int kMaxDepth = 8;
-
-Status Bad(std::string what) { return Status(Code::kInvalidArgument, std::move(what)); }
 
 Result<std::string> ReadFile(const std::string& path) {
   struct Close {

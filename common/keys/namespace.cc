@@ -17,7 +17,7 @@ using internal::NamespaceField;
 
 constexpr uint32_t kMagic = 0x4E4B5350;  // "PSKN"
 constexpr uint16_t kVersion = 1;
-constexpr std::string_view kDomain{"penstock.namespace.v1\0", 22};
+constexpr std::string_view kFingerprintDomain{"penstock.namespace.v1\0", 22};
 
 Status Corrupt(std::string what) {
   return Status(Code::kCorruptMessage, fmt::format("namespace: {}", what));
@@ -145,7 +145,7 @@ Result<NamespaceDescriptor> NamespaceDescriptor::Decode(ByteSpan bytes) {
 }
 
 Fingerprint NamespaceDescriptor::FingerprintOf(ByteSpan encoding) {
-  return Digest256::Sha256({AsBytes(kDomain), encoding});
+  return Digest256::Sha256({AsBytes(kFingerprintDomain), encoding});
 }
 
 Fingerprint NamespaceDescriptor::ComputeFingerprint() const { return FingerprintOf(Encode()); }
