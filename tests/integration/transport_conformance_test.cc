@@ -300,13 +300,13 @@ TEST_P(TransportConformance, SourcesThatCannotBeReadFailAndTheSessionGoesOn) {
 
 TEST_P(TransportConformance, AnIdleSessionLivesOnHeartbeats) {
   Peers::Options options;
-  options.client_limits.heartbeat = std::chrono::milliseconds(40);
-  options.client_limits.peer_timeout = std::chrono::milliseconds(400);
+  options.client_limits.heartbeat = std::chrono::milliseconds(50);
+  options.client_limits.peer_timeout = std::chrono::milliseconds(1000);
   options.server_limits = options.client_limits;
   Peers peers(GetParam(), options);
   std::promise<void> later;
   peers.client_loop().Run([&] {
-    peers.client_loop().After(std::chrono::milliseconds(1200), [&] { later.set_value(); });
+    peers.client_loop().After(std::chrono::milliseconds(2300), [&] { later.set_value(); });
   });
   later.get_future().wait();
   peers.client_events.With([&] { EXPECT_EQ(peers.client_events.closed, 0); });

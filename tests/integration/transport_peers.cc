@@ -141,6 +141,23 @@ void RecordingEvents::With(const std::function<void()>& fn) {
   fn();
 }
 
+TestDirectory::TestDirectory() {
+  char name[] = "/tmp/penstock-test-XXXXXX";
+  path_ = mkdtemp(name);
+}
+
+TestDirectory::~TestDirectory() { std::filesystem::remove_all(path_); }
+
+std::string TestDirectory::Resolve(const std::string& address) const {
+  return address == "unix" ? "unix://" + path_ + "/socket" : address;
+}
+
+std::unique_ptr<MemoryRegistration> RegisterForTest(void* memory, size_t size) {
+  auto registration = MemoryRegistration::Create({static_cast<std::byte*>(memory), size}, {});
+  EXPECT_TRUE(registration.ok()) << registration.status().ToString();
+  return std::move(registration).value();
+}
+
 Session::SendDone DoneLog::For(uint64_t label) {
   return [this, label](const Status& status) {
     MutexLock lock(mu_);
@@ -164,16 +181,11 @@ size_t DoneLog::count() {
 }
 
 Peers::Peers(const Road& road, const Options& options) {
+  other_server_events.one_session = false;
   client_loop_ = std::move(EventLoop::Start("client")).value();
   server_loop_ = std::move(EventLoop::Start("server")).value();
   ListenOptions listen;
-  std::string address = road.address;
-  if (address == "unix") {
-    char name[] = "/tmp/penstock-test-XXXXXX";
-    directory_ = mkdtemp(name);
-    address = "unix://" + directory_ + "/socket";
-  }
-  listen.addresses = {Address::Parse(address).value()};
+  listen.addresses = {Address::Parse(directory_.Resolve(road.address)).value()};
   listen.wires = {road.wire};
   listen.incarnation = 77;
   listen.limits = options.server_limits;
@@ -182,6 +194,7 @@ Peers::Peers(const Road& road, const Options& options) {
   auto started = Listener::Start(listen, {server_loop_.get()},
                                  [this, &accepted, first = true](Session& session) mutable {
                                    auto& events = first ? server_events : other_server_events;
+                                   last_server_ = &session;
                                    if (std::exchange(first, false)) accepted.set_value(&session);
                                    return Forwarding(events);
                                  });
@@ -213,10 +226,7 @@ Peers::~Peers() {
   listener_.reset();
   client_loop_->Stop();
   server_loop_->Stop();
-  if (!directory_.empty()) {
-    EXPECT_TRUE(std::filesystem::is_empty(directory_)) << "the socket file is left";
-    std::filesystem::remove_all(directory_);
-  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory_.path())) << "the socket file is left";
   EXPECT_LE(client_events.closed, 1);
   EXPECT_LE(server_events.closed, 1);
 }
@@ -238,7 +248,8 @@ void Peers::OnServer(const std::function<void(Session&)>& fn) {
 
 GuardedBuffer::GuardedBuffer(size_t size, uint8_t fill)
     : memory_(size + 2 * kGuard, std::byte{kGuardByte}) {
-  std::memset(data(), fill, size);
+  std::fill_n(data(), size, std::byte{fill});
+  if (size > 0) registration_ = RegisterForTest(data(), size);
 }
 
 GuardedBuffer::~GuardedBuffer() { CheckGuards(); }

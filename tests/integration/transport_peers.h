@@ -13,6 +13,7 @@
 
 #include "common/base/mutex.h"
 #include "common/transport/endpoint.h"
+#include "common/transport/memory_registration.h"
 
 namespace penstock {
 
@@ -90,6 +91,19 @@ class DoneLog {
   std::multimap<uint64_t, Status> done_;
 };
 
+// A directory of the test's own, gone with it.
+class TestDirectory {
+ public:
+  TestDirectory();
+  ~TestDirectory();
+  // A road's address: "unix" becomes a socket in here.
+  std::string Resolve(const std::string& address) const;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
 class Peers {
  public:
   struct Options {
@@ -118,6 +132,8 @@ class Peers {
   Listener& listener() { return *listener_; }
   Session* client() { return client_; }
   Session* server() { return server_; }
+  // The server's side of the session that came last. On the server's loop.
+  Session* last_server() { return last_server_; }
 
   RecordingEvents client_events;
   RecordingEvents server_events;        // Of the first session.
@@ -126,14 +142,15 @@ class Peers {
  private:
   std::unique_ptr<EventLoop> client_loop_;
   std::unique_ptr<EventLoop> server_loop_;
-  std::string directory_;
+  TestDirectory directory_;
   std::unique_ptr<Listener> listener_;
   DialOptions dial_;
   Session* client_ = nullptr;
+  Session* last_server_ = nullptr;
   Session* server_ = nullptr;  // The first; later ones get their own events.
 };
 
-// Memory between two guards that are checked when it goes.
+// Registered memory between two guards that are checked when it goes.
 class GuardedBuffer {
  public:
   explicit GuardedBuffer(size_t size, uint8_t fill = 0);
@@ -147,7 +164,10 @@ class GuardedBuffer {
  private:
   static constexpr size_t kGuard = 4096;
   std::vector<std::byte> memory_;
+  std::unique_ptr<MemoryRegistration> registration_;
 };
+
+std::unique_ptr<MemoryRegistration> RegisterForTest(void* memory, size_t size);
 
 // Bytes that depend on seed and position, so that a byte at the wrong place shows.
 void FillPattern(std::span<std::byte> bytes, uint64_t seed);

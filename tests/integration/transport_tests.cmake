@@ -1,0 +1,17 @@
+# The transport, over every wire and kind of socket.
+penstock_library(penstock_transport_peers SRCS transport_peers.cc child_process.cc raw_peer.cc
+  DEPS penstock_transport GTest::gtest)
+add_executable(transport_child transport_child.cc)
+target_link_libraries(transport_child PRIVATE penstock_transport)
+
+penstock_test(transport_conformance_test SRCS transport_conformance_test.cc DEPS penstock_transport_peers
+  LABELS integration TIMEOUT 300)
+penstock_test(transport_lifecycle_test SRCS transport_lifecycle_test.cc DEPS penstock_transport_peers
+  LABELS integration TIMEOUT 300)
+target_compile_definitions(transport_lifecycle_test PRIVATE
+  PENSTOCK_TRANSPORT_CHILD="$<TARGET_FILE:transport_child>")
+add_dependencies(transport_lifecycle_test transport_child)
+penstock_test(transport_hostile_test SRCS transport_hostile_test.cc DEPS penstock_transport_peers
+  LABELS integration TIMEOUT 300)
+penstock_test(transport_endpoint_test SRCS transport_endpoint_test.cc DEPS penstock_transport_peers
+  LABELS integration TIMEOUT 300)
