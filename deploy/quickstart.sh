@@ -79,8 +79,8 @@ start_daemon() {
     return 0
   fi
   stop_daemon >/dev/null
-  setsid "$DAEMON" --listen=tcp://127.0.0.1:0 "--unix-socket=$SOCKET" --admin-address=127.0.0.1:0 \
-    --metrics-address=127.0.0.1:0 "--ready-file=$READY" >>"$STATE/penstockd.log" 2>&1 </dev/null &
+  setsid "$DAEMON" --listen=tcp://127.0.0.1:0 "--unix-socket=$SOCKET" --admin.address=127.0.0.1:0 \
+    --metrics.address=127.0.0.1:0 "--ready-file=$READY" >>"$STATE/penstockd.log" 2>&1 </dev/null &
   pid=$!
   printf '%s\n' "$pid" >"$STATE/penstockd.pid"
   while [[ ! -e $READY ]]; do

