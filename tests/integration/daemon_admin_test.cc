@@ -96,8 +96,8 @@ TEST_F(DaemonAdminTest, ADataThreadThatStaysSilentIsNotAlive) {
   loop->Post([&mu] { MutexLock stuck(mu); });
   EXPECT_TRUE(Eventually([this] { return !Health().live(); }, std::chrono::seconds(20)));
   mu.Unlock();
-  EXPECT_TRUE(Eventually([this] { return Health().live() && Health().ready(); },
-                         std::chrono::seconds(20)));
+  EXPECT_TRUE(
+      Eventually([this] { return Health().live() && Health().ready(); }, std::chrono::seconds(20)));
   loop->Run([] {});
 }
 
@@ -198,7 +198,8 @@ TEST_F(DaemonAdminTest, NamespacesAndSessionsAreListed) {
 TEST_F(DaemonAdminTest, DropForgetsAKeyANamespaceOrEverything) {
   Start();
   const auto client = Connect();
-  for (const char* name : {"a", "b", "c"}) ASSERT_EQ(client->Put(client->Key(name), name), Code::kOk);
+  for (const char* name : {"a", "b", "c"})
+    ASSERT_EQ(client->Put(client->Key(name), name), Code::kOk);
   admin::v1::DropRequest request;
   request.mutable_key()->set_namespace_fingerprint(client->fingerprint().ToHex());
   request.mutable_key()->set_key(client->Key("a").ToHex());
@@ -216,8 +217,7 @@ TEST_F(DaemonAdminTest, DropForgetsAKeyANamespaceOrEverything) {
 
 TEST_F(DaemonAdminTest, WrongRequestsAreRefusedWithTheReason) {
   Start();
-  Call(&admin::v1::Admin::Stub::Drop, admin::v1::DropRequest(),
-       grpc::StatusCode::INVALID_ARGUMENT);
+  Call(&admin::v1::Admin::Stub::Drop, admin::v1::DropRequest(), grpc::StatusCode::INVALID_ARGUMENT);
   admin::v1::DropRequest request;
   request.set_everything(false);
   Call(&admin::v1::Admin::Stub::Drop, request, grpc::StatusCode::INVALID_ARGUMENT);

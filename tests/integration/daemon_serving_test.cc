@@ -37,8 +37,8 @@ TEST_F(DaemonServingTest, EverySizeComesBackAsItWent) {
 TEST_F(DaemonServingTest, EveryAddressServes) {
   const TempDir directory;
   DaemonOptions options = SmallDaemon();
-  options.listen.push_back({Address{.kind = Address::Kind::kUnix,
-                                    .host = directory.path() + "/penstock.sock"}});
+  options.listen.push_back(
+      {Address{.kind = Address::Kind::kUnix, .host = directory.path() + "/penstock.sock"}});
   const bool has_v6 = Resolve({.host = "::1"}, true).ok() &&
                       ListenOn(Resolve({.host = "::1"}, true)->front(), true, 1).ok();
   if (has_v6) options.listen.push_back({Address{.host = "::1"}});
@@ -113,7 +113,8 @@ TEST_F(DaemonServingTest, AMatchPromisesOnlyWhatAFetchGets) {
   const auto client = Connect();
   std::vector<ChunkKey> keys;
   for (int i = 0; i < 20; ++i) keys.push_back(client->Key("prefix" + std::to_string(i)));
-  for (int i = 0; i < 15; ++i) ASSERT_EQ(client->Put(keys[i], TellingBytes(keys[i], 1, 1000)), Code::kOk);
+  for (int i = 0; i < 15; ++i)
+    ASSERT_EQ(client->Put(keys[i], TellingBytes(keys[i], 1, 1000)), Code::kOk);
   const auto match = client->Match(keys, 30000);
   ASSERT_TRUE(match.ok());
   EXPECT_EQ(match->matched_chunks, 15u);

@@ -153,7 +153,9 @@ TEST_F(ServingSimpleTest, ReservedAndUnknownTypesAreAnsweredAndCounted) {
     EXPECT_THAT(reply.head.message, testing::HasSubstr(std::to_string(type)));
   }
   const auto count = [this](RequestKind kind) {
-    return serving_->counters.requests[static_cast<size_t>(kind)].replies[Code::kUnimplemented].value();
+    return serving_->counters.requests[static_cast<size_t>(kind)]
+        .replies[Code::kUnimplemented]
+        .value();
   };
   EXPECT_EQ(count(RequestKind::kReserved), 3u);
   EXPECT_EQ(count(RequestKind::kUnknown), 6u);
