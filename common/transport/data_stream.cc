@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -32,14 +33,6 @@ constexpr std::array<std::byte, kScratchBytes> kZeros{};
 iovec Vector(const void* base, size_t size) { return {const_cast<void*>(base), size}; }
 
 }  // namespace
-
-RawDataHeader EncodeDataHeader(uint64_t request_id, const DataHeader& header) {
-  RawDataHeader raw;
-  const FrameHeader frame = MakeFrameHeader(MessageType::kData, request_id, sizeof(DataHeader));
-  std::memcpy(raw.data(), &frame, sizeof(frame));
-  std::memcpy(raw.data() + sizeof(frame), &header, sizeof(header));
-  return raw;
-}
 
 Status DataStream::Start(std::shared_ptr<void> keep) {
   return owner_.loop().Watch(fd_.get(), EPOLLIN,

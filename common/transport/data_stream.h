@@ -8,7 +8,6 @@
 #ifndef PENSTOCK_COMMON_TRANSPORT_DATA_STREAM_H_
 #define PENSTOCK_COMMON_TRANSPORT_DATA_STREAM_H_
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -16,42 +15,11 @@
 
 #include "common/base/deadline.h"
 #include "common/transport/pieces.h"
+#include "common/transport/send_queue.h"
 #include "common/transport/socket.h"
 #include "common/transport/wire.h"
 
 namespace penstock {
-
-// The two headers of a DATA frame as they travel.
-inline constexpr size_t kDataHeaderBytes = sizeof(FrameHeader) + sizeof(DataHeader);
-using RawDataHeader = std::array<std::byte, kDataHeaderBytes>;
-RawDataHeader EncodeDataHeader(uint64_t request_id, const DataHeader& header);
-
-// One SendData() under way. Shared by the frames that carry its slices.
-struct OutItem {
-  uint64_t request_id = 0;
-  DataHeader header;
-  Pieces pieces;
-  PieceCursor cursor;        // At the first byte that no frame carries yet.
-  uint64_t given_out = 0;    // Bytes before it.
-  uint64_t unsent = 0;       // Bytes of frames that are not sent, given out or not.
-  uint32_t frames_open = 0;  // Frames that carry a part of it and are not sent.
-  bool failed = false;       // `done` was called; its memory is not touched any more.
-  Session::SendDone done;
-
-  bool AllGivenOut() const { return given_out == header.length; }
-};
-
-// A slice of an item, on one stream.
-struct OutFrame {
-  std::shared_ptr<OutItem> item;
-  RawDataHeader header;
-  uint64_t length = 0;  // Payload bytes.
-  uint64_t sent = 0;    // Of header and payload.
-  PieceCursor cursor;   // At the next payload byte to send.
-  bool zeros = false;   // The rest of the payload comes from a page of zeros.
-
-  uint64_t left() const { return kDataHeaderBytes + length - sent; }
-};
 
 // Where a stream's frames come from: the wire, which balances the streams.
 class FrameSource {
