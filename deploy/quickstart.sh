@@ -108,7 +108,7 @@ install_and_build() {
   local tests=()
   [[ -e build/CMakeCache.txt ]] || tests=(-DPENSTOCK_BUILD_TESTS=OFF)
   build_preset release "$LOGS" "$VENV" "$JOBS" -DPENSTOCK_BUILD_PYTHON=ON "${tests[@]}" -- \
-    penstockd penstock_command penstock_python || built=1
+    penstockd penstock penstock_python || built=1
   wait "$installer" || python_done=1
   ((built == 0)) || die "the build failed; see $LOGS/build-release.log"
   ((python_done == 0)) || die "could not install the Python packages; see $LOGS"
