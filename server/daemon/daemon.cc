@@ -217,6 +217,8 @@ bool Daemon::Stop(Duration grace) {
   }
   // From the outside in: whoever uses something goes before it.
   parts.exposer.reset();
+  if (parts.house != nullptr)
+    parts.house->Stop();  // Housekeep() uses all that follows, and itself.
   parts.house.reset();
   parts.admin.reset();
   parts.admin_service.reset();

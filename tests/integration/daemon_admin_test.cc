@@ -239,7 +239,9 @@ TEST_F(DaemonAdminTest, TheLogLevelCanBeChanged) {
 }
 
 TEST_F(DaemonAdminTest, ATakenAdminOrMetricsPortFailsTheStartAndNamesItsOwner) {
-  Start();
+  DaemonOptions first = SmallDaemon();
+  first.metrics = true;
+  Start(std::move(first));
   const std::string admin = daemon_->facts().admin_address;
   DaemonOptions options = SmallDaemon();
   options.admin_port = static_cast<uint16_t>(std::stoi(admin.substr(admin.rfind(':') + 1)));
@@ -251,6 +253,7 @@ TEST_F(DaemonAdminTest, ATakenAdminOrMetricsPortFailsTheStartAndNamesItsOwner) {
 
   const std::string metrics = daemon_->facts().metrics_address;
   options = SmallDaemon();
+  options.metrics = true;
   options.metrics_port = static_cast<uint16_t>(std::stoi(metrics.substr(metrics.rfind(':') + 1)));
   second = Daemon::Start(std::move(options));
   ASSERT_FALSE(second.ok());

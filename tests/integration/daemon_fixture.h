@@ -24,6 +24,7 @@ inline DaemonOptions SmallDaemon() {
   options.wires = {"tcp"};
   options.store.arena.bytes = 64u << 20;
   options.data_threads = 2;
+  options.metrics = false;  // Its server takes two seconds to stop.
   options.version = "penstockd test";
   return options;
 }

@@ -1,9 +1,11 @@
 #include "tests/integration/daemon_process.h"
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -20,6 +22,7 @@
 #include <iterator>
 #include <sstream>
 
+#include "common/config/environment.h"
 #include "common/transport/socket.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -42,12 +45,24 @@ size_t CountEntries(const std::string& directory) {
   return count;
 }
 
+bool EnterOwnNetwork() {
+  if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return false;
+  const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+  ifreq request{};
+  request.ifr_name[0] = 'l';
+  request.ifr_name[1] = 'o';
+  request.ifr_flags = IFF_UP;
+  const bool up = ioctl(fd, SIOCSIFFLAGS, &request) == 0;
+  close(fd);
+  return up;
+}
+
 // In the child, between fork and exec: only what is safe there.
 [[noreturn]] void RunChild(const Process::Options& options, char* const* argv, char* const* envp,
                            int log, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(126);
-  if (options.own_network && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) _exit(125);
+  if (options.own_network && !EnterOwnNetwork()) _exit(kNoOwnNetwork);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -85,9 +100,9 @@ Result<std::unique_ptr<Process>> Process::Start(const Options& options) {
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
   std::vector<std::string> environment = options.environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
+  for (const auto& [name, value] : EnvironmentWithPrefix("")) {
     // Settings of whoever runs the tests must not change what is tested.
-    if (!std::string_view(*entry).starts_with("PENSTOCK_")) environment.emplace_back(*entry);
+    if (!name.starts_with("PENSTOCK_")) environment.push_back(name + "=" + value);
   }
   std::vector<char*> envp;
   for (std::string& entry : environment) envp.push_back(entry.data());
@@ -158,6 +173,24 @@ bool WaitForFile(const std::string& path, const Process& process, Duration patie
     pollfd fds[2] = {{watch.get(), POLLIN, 0}, {process.pidfd(), POLLIN, 0}};
     const int ready = poll(fds, 2, static_cast<int>(deadline.LeftMillis()));
     if (ready == 0 || (fds[1].revents & POLLIN) != 0) return access(path.c_str(), F_OK) == 0;
+    char events[4096];
+    while (read(watch.get(), events, sizeof(events)) > 0) {
+    }
+  }
+  return true;
+}
+
+bool WaitForText(const std::string& path, const std::string& text, const Process& process,
+                 Duration patience) {
+  const Deadline deadline = Deadline::After(patience);
+  const UniqueFd watch(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  inotify_add_watch(watch.get(), path.c_str(), IN_MODIFY);
+  while (ReadAll(path).find(text) == std::string::npos) {
+    pollfd fds[2] = {{watch.get(), POLLIN, 0}, {process.pidfd(), POLLIN, 0}};
+    const int ready = poll(fds, 2, static_cast<int>(deadline.LeftMillis()));
+    if (ready == 0 || (fds[1].revents & POLLIN) != 0) {
+      return ReadAll(path).find(text) != std::string::npos;
+    }
     char events[4096];
     while (read(watch.get(), events, sizeof(events)) > 0) {
     }

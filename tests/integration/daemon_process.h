@@ -32,6 +32,8 @@ class TempDir {
   std::string path_;
 };
 
+inline constexpr int kNoOwnNetwork = 125;
+
 // Any program, with its standard error (and output) in a file. Killed at the end.
 class Process {
  public:
@@ -40,7 +42,8 @@ class Process {
     std::string log_path;
     std::vector<std::pair<int, uint64_t>> limits;  // RLIMIT_..., value
     std::vector<std::string> environment;          // "NAME=value", besides the test's own.
-    bool own_network = false;                      // No interface but its own loopback.
+    // No interface but its own loopback. Where that is not permitted, it exits with kNoOwnNetwork.
+    bool own_network = false;
   };
   static Result<std::unique_ptr<Process>> Start(const Options& options);
   ~Process();
@@ -101,6 +104,10 @@ std::string PenstockdPath();
 
 // Waits for `path` to appear, or for the process to end. False when neither came in time.
 bool WaitForFile(const std::string& path, const Process& process, Duration patience);
+
+// The same for `text` in the file.
+bool WaitForText(const std::string& path, const std::string& text, const Process& process,
+                 Duration patience);
 
 // From /proc.
 uint64_t ResidentBytes(pid_t pid);

@@ -45,7 +45,9 @@ TEST_F(DaemonServingTest, EveryAddressServes) {
   Start(std::move(options));
   EXPECT_EQ(daemon_->addresses().size(), has_v6 ? 3u : 2u);
   for (const Address& one : daemon_->addresses()) {
-    if (one.kind == Address::Kind::kTcp) EXPECT_NE(one.port, 0);
+    if (one.kind == Address::Kind::kTcp) {
+      EXPECT_NE(one.port, 0);
+    }
     auto client = RawClient::Connect(one);
     ASSERT_TRUE(client.ok()) << one.ToString() << ": " << client.status().ToString();
     const ChunkKey key = (*client)->Key(one.ToString());

@@ -1,6 +1,7 @@
 #include "server/daemon/admin/admin_server.h"
 
 #include <grpc/grpc.h>
+#include <grpc/support/log.h>
 #include <grpc/support/time.h>
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -9,6 +10,7 @@
 
 #include <utility>
 
+#include "common/log/log.h"
 #include "common/transport/socket.h"
 #include "common/transport/socket_owner.h"
 #include "fmt/format.h"
@@ -19,6 +21,13 @@ namespace {
 // Enough for a stuck call or two beside a health probe.
 constexpr int kMaxThreads = 8;
 constexpr int kMaxMessageBytes = 64 << 10;  // Of a request; replies may be as long as they are.
+
+// gRPC writes to standard error by itself, as much as it likes.
+void TakeOverGrpcLog() {
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    PENSTOCK_LOG(kWarn, "grpc", {"says", args->message}, {"at", args->file}, {"line", args->line});
+  });
+}
 
 std::string HostPort(const std::string& host, int port) {
   return host.find(':') == host.npos ? fmt::format("{}:{}", host, port)
@@ -40,6 +49,7 @@ Status BindFailure(const std::string& host, uint16_t port) {
 
 Result<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& host, uint16_t port,
                                                         AdminService& service) {
+  TakeOverGrpcLog();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ResourceQuota quota("penstock-admin");
   quota.SetMaxThreads(kMaxThreads);

@@ -1,0 +1,7 @@
+# What breaks caches in the field, done to a real penstockd. The loops that take minutes are disabled tests, which
+# the label `long` runs.
+add_executable(daemon_writer daemon_writer.cc)
+target_link_libraries(daemon_writer PRIVATE penstock_compile penstock_daemon_testing)
+penstock_test(daemon_writers_test SRCS daemon_writers_test.cc DEPS penstock_daemon_testing LABELS faults TIMEOUT 300)
+target_compile_definitions(daemon_writers_test PRIVATE DAEMON_WRITER_PATH="$<TARGET_FILE:daemon_writer>")
+add_dependencies(daemon_writers_test daemon_writer)
