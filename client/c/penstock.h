@@ -345,7 +345,8 @@ typedef struct penstock_stat_result {
   uint32_t tier; /* 1 gpu, 2 dram, 3 ssd, 4 another daemon. */
 } penstock_stat_result;
 
-/* `codes` as for penstock_fetch(). */
+/* The keys of a prefix, in order: everything after the first chunk that is not there is
+ * PENSTOCK_MISS. `codes` as for penstock_fetch(). */
 PENSTOCK_API penstock_code penstock_touch(penstock_client* client, const penstock_namespace* ns,
                                           const penstock_key* keys, size_t key_count,
                                           uint32_t timeout_ms, penstock_code* codes);

@@ -182,6 +182,8 @@ class Client {
   // First wins: a committed chunk under the key gives kAlreadyExists, unless `replace`.
   virtual OperationPtr Store(std::vector<StoreItem> items, bool replace, const Deadline& deadline,
                              OnDone on_done = {}) = 0;
+  // The keys of a prefix, in order: what is whole from its head is refreshed, and everything after
+  // the first chunk that is not there is kMiss.
   virtual OperationPtr Touch(const Namespace& ns, std::vector<ChunkKey> keys,
                              const Deadline& deadline) = 0;
   // ttl 0: unpin.

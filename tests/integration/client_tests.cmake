@@ -11,3 +11,14 @@ target_include_directories(client_c_test PRIVATE "${CMAKE_SOURCE_DIR}")
 target_link_libraries(client_c_test PRIVATE penstock_c)
 add_test(NAME client_c_test COMMAND client_c_test)
 penstock_test_properties(client_c_test integration 60)
+
+if(PENSTOCK_BUILD_SERVER)
+  penstock_test(client_daemon_test SRCS client_daemon_test.cc
+    DEPS penstock_client penstock_daemon_testing LABELS integration)
+  penstock_test(client_restart_test SRCS client_restart_test.cc
+    DEPS penstock_client penstock_daemon_testing LABELS integration)
+  penstock_test(client_cli_test SRCS client_cli_test.cc
+    DEPS penstock_client penstock_daemon_testing LABELS integration)
+  target_compile_definitions(client_cli_test PRIVATE PENSTOCK_CLI_PATH="$<TARGET_FILE:penstock>")
+  add_dependencies(client_cli_test penstock)
+endif()

@@ -150,7 +150,8 @@ Answer Stat(const SimpleContext& context, ByteSpan body) {
                         .pins = info->pinned ? 1u : 0u,
                         .children = info->children,
                         .idle_ms = Saturate(idle.count()),
-                        .tier = Tier::kDram};
+                        .tier = Tier::kDram,
+                        .manifest = info->manifest};
   return {Code::kOk, EncodeReply(ReplyHead{.request = MessageType::kStat}, reply)};
 }
 

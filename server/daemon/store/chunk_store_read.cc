@@ -171,6 +171,7 @@ Result<ChunkInfo> ChunkStore::Stat(const ChunkKey& key, const ReadTerms& terms) 
   info.flags = chunk.manifest().flags;
   info.tag = chunk.manifest().tag;
   info.token_count = chunk.manifest().token_count;
+  info.manifest.assign(chunk.encoded_manifest().begin(), chunk.encoded_manifest().end());
   info.extents = static_cast<uint32_t>(chunk.entry_->extents.size());
   info.children = parts_->policy->Children(key);
   if (const auto until = parts_->holds.PinnedUntil(chunk)) {

@@ -90,6 +90,7 @@ struct ChunkInfo {
   Duration idle{};        // Since it was last stored, found, matched or touched.
   bool pinned = false;
   Duration pin_left{};
+  std::vector<std::byte> manifest;  // Encoded.
 };
 
 struct NamespaceInfo {
