@@ -5,3 +5,4 @@ target_link_libraries(daemon_writer PRIVATE penstock_compile penstock_daemon_tes
 penstock_test(daemon_writers_test SRCS daemon_writers_test.cc DEPS penstock_daemon_testing LABELS faults TIMEOUT 300)
 target_compile_definitions(daemon_writers_test PRIVATE DAEMON_WRITER_PATH="$<TARGET_FILE:daemon_writer>")
 add_dependencies(daemon_writers_test daemon_writer)
+penstock_test(daemon_load_test SRCS daemon_load_test.cc DEPS penstock_daemon_testing LABELS faults TIMEOUT 300)

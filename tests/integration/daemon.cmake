@@ -8,3 +8,4 @@ penstock_test(daemon_serving_test SRCS daemon_serving_test.cc DEPS penstock_daem
 penstock_test(daemon_admin_test SRCS daemon_admin_test.cc DEPS penstock_daemon_testing penstock_admin LABELS integration)
 penstock_test(daemon_process_test SRCS daemon_process_test.cc DEPS penstock_daemon_testing LABELS integration TIMEOUT 300)
 target_compile_definitions(daemon_process_test PRIVATE PENSTOCK_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+penstock_test(daemon_counters_test SRCS daemon_counters_test.cc DEPS penstock_daemon_testing penstock_api LABELS integration)

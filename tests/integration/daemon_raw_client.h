@@ -63,10 +63,10 @@ class RawClient {
   // The whole of a request and its answer.
   Code Put(const ChunkKey& key, std::string_view bytes, bool replace = false,
            uint32_t deadline_ms = 30000);
-  Result<std::string> Get(const ChunkKey& key, uint64_t capacity = 64u << 20);
+  Result<std::string> Get(const ChunkKey& key, uint64_t capacity = 8u << 20);
   // One entry a key: the bytes, or why not.
   std::vector<Result<std::string>> GetMany(const std::vector<ChunkKey>& keys,
-                                           uint64_t capacity = 64u << 20);
+                                           uint64_t capacity = 8u << 20);
   Result<MatchReply> Match(const std::vector<ChunkKey>& keys, uint32_t reserve_ttl_ms = 0);
   std::vector<Code> Keys(MessageType type, const std::vector<ChunkKey>& keys, uint32_t ttl_ms = 0);
 
