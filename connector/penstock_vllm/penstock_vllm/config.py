@@ -47,7 +47,7 @@ class ConnectorConfig:
         2.0, "how long an idle scheduler waits for a lookup before it asks again", low=0, high=1000
     )
     load_timeout_ms: int = _option(
-        2000, "a load that takes longer is given up and recomputed", low=1, high=600_000
+        30_000, "a load that takes longer is given up in any case", low=1, high=600_000
     )
     store_timeout_ms: int = _option(
         5000, "a store that takes longer is dropped", low=1, high=600_000
@@ -57,7 +57,9 @@ class ConnectorConfig:
         30.0, "how long the daemon keeps a match for its load", low=0.1, high=3600
     )
     decline_slow_loads: bool = _option(
-        True, "recompute where loading is predicted to take longer, by running measurements"
+        True,
+        "recompute where loading is predicted to take longer, and give up loads that take much "
+        "longer than predicted, by running measurements",
     )
     min_load_tokens: int = _option(
         0, "hits that save fewer tokens are recomputed", low=0, high=1 << 30

@@ -6,6 +6,12 @@ monotonic clock that the caller reads.
 
 from __future__ import annotations
 
+# Before anything was measured, loads are expected to be this slow.
+_UNKNOWN_BYTES_PER_S = 200e6
+# A load may take this many times what is expected.
+_PATIENCE = 6.0
+_SHORTEST_DEADLINE_S = 0.1
+
 
 class LinearCost:
     """seconds = fixed + per_unit * units, fitted to measurements of which old ones fade.
@@ -59,17 +65,18 @@ class LoadPlanner:
     a while (`retry_after` seconds) one is let through to find out whether things got better.
     """
 
-    def __init__(self, *, decline: bool, load_timeout: float, retry_after: float = 30.0) -> None:
+    def __init__(self, *, adapt: bool, load_timeout: float, retry_after: float = 30.0) -> None:
+        """`adapt`: decide by what was measured; otherwise every load is worth `load_timeout`."""
         self.load = LinearCost()
         self.prefill = LinearCost()
-        self._decline = decline
+        self._adapt = adapt
         self._load_timeout = load_timeout
         self._retry_after = retry_after
         self._tried_at: float | None = None
 
     def worth(self, tokens: int, size: int, now: float) -> bool:
         """Whether loading `size` bytes beats prefilling `tokens`."""
-        if not self._decline or not self.load.known or not self.prefill.known:
+        if not self._adapt or not self.load.known or not self.prefill.known:
             return True
         if self.load.predict(size) <= self.prefill_seconds(tokens):
             return True
@@ -84,16 +91,42 @@ class LoadPlanner:
         return self.prefill.coefficients()[1] * tokens
 
     def deadline(self, tokens: int, size: int) -> float:
-        """Seconds after which the load is given up: recomputing is then the better half.
+        """Seconds after which the load is given up and its tokens are recomputed.
 
-        Generous against noise (several times what is predicted), never more than what the operator
-        allows, and not much more than what recomputing costs once that is known.
+        Several times what is predicted, against noise, but no longer than recomputing takes: from
+        then on waiting costs more than it can save. What the operator allows is never exceeded, and
+        is what counts alone where nothing is declined.
         """
-        limit = self._load_timeout
+        if not self._adapt:
+            return self._load_timeout
+        expected = self.load.predict(size) if self.load.known else size / _UNKNOWN_BYTES_PER_S
+        patience = _PATIENCE * expected
         if self.prefill.known:
-            expected = self.load.predict(size) if self.load.known else 0.0
-            limit = min(limit, max(0.1, 4.0 * expected, self.prefill_seconds(tokens)))
-        return limit
+            patience = min(patience, self.prefill_seconds(tokens))
+        return min(self._load_timeout, max(_SHORTEST_DEADLINE_S, patience))
+
+
+class Pause:
+    """Ends loading for a while after a load ran into its deadline, longer each time in a row."""
+
+    def __init__(self, *, shortest: float, longest: float) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._next = shortest
+        self._until: float | None = None
+
+    def active(self, now: float) -> bool:
+        return self._until is not None and now < self._until
+
+    def failure(self, now: float) -> None:
+        if self.active(now):
+            return  # Of loads that began before the pause.
+        self._until = now + self._next
+        self._next = min(self._next * 2, self._longest)
+
+    def success(self) -> None:
+        self._next = self._shortest
+        self._until = None
 
 
 class Breaker:

@@ -10,7 +10,7 @@ from typing import Any
 import penstock
 
 from .config import ConnectorConfig
-from .estimate import Breaker
+from .estimate import Breaker, Pause
 from .messages import Shape
 
 # While other requests are running, a lookup that is not back yet may cost them no more than this.
@@ -61,6 +61,9 @@ class LookupService:
         self._connected = False
         self._connected_at = -1.0
         self.breaker = Breaker(
+            shortest=config.breaker_min_ms / 1000, longest=config.breaker_max_ms / 1000
+        )
+        self.loads_paused = Pause(
             shortest=config.breaker_min_ms / 1000, longest=config.breaker_max_ms / 1000
         )
         self.new_step(busy=False)
@@ -170,10 +173,6 @@ class LookupService:
     def release(self, reservation: int) -> None:
         if reservation:
             self._client.release(reservation)
-
-    def load_failed(self) -> None:
-        """A load ran into its deadline: the daemon is as good as away."""
-        self.breaker.failure(self._clock())
 
     @staticmethod
     def _settle(lookup: Lookup) -> None:

@@ -70,7 +70,7 @@ class SchedulerSide:
         self.counters: Counter[str] = Counter()
         self.lookups = LookupService(config, shape, client, clock, self.counters)
         self.planner = LoadPlanner(
-            decline=config.decline_slow_loads, load_timeout=config.load_timeout_ms / 1000
+            adapt=config.decline_slow_loads, load_timeout=config.load_timeout_ms / 1000
         )
         self.pins = BlockPins(ranks=1, percent=config.pinned_blocks_percent)
         self._requests: dict[str, _Request] = {}
@@ -185,6 +185,8 @@ class SchedulerSide:
         if report is None:
             return
         now = self._clock()
+        if report.loads:
+            self.lookups.loads_paused.success()
         for size, seconds in report.loads:
             self.planner.load.add(size, seconds, now)
             self.counters["bytes_loaded"] += size
@@ -194,7 +196,7 @@ class SchedulerSide:
         for status in report.failed_loads.values():
             self.counters[f"load_failed_{status}"] += 1
             if status == "deadline_exceeded":
-                self.lookups.load_failed()
+                self.lookups.loads_paused.failure(now)
         for job_id, outcome in report.stores.items():
             self.counters["chunks_stored"] += outcome.stored
             self.counters["chunks_existed"] += outcome.existed
@@ -299,7 +301,9 @@ class SchedulerSide:
             self._chunk_bytes[group.index] * len(self._needed_chunks(state, group.index))
             for group in self._shape.groups
         )
-        if self.planner.worth(tokens, size, self._clock()):
+        now = self._clock()
+        paused = self.lookups.loads_paused.active(now)
+        if not paused and self.planner.worth(tokens, size, now):
             return True
         self.counters["loads_declined"] += 1
         return False

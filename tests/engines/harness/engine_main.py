@@ -6,12 +6,14 @@ and what the engine prints goes to a log file. One command at a time:
     {"op": "start", "engine": {...LLM arguments...}}
     {"op": "generate", "requests": [{"prompt": [ids], ...}], "together": false, ...}
     {"op": "reset_prefix_cache"} {"op": "trim_prefix_cache", "prompt": [ids], "tokens": n}
-    {"op": "drain"} {"op": "state"} {"op": "stop"}
+    {"op": "drain"} {"op": "wait_connected"} {"op": "state"} {"op": "stop"}
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 import traceback
@@ -24,6 +26,7 @@ class Engine:
     def __init__(self) -> None:
         self._llm: Any = None
         self._next_id = 0
+        self._preemptions = 0
 
     # -- commands ---------------------------------------------------------------------------------
 
@@ -36,6 +39,7 @@ class Engine:
 
             engine["kv_transfer_config"] = KVTransferConfig(**engine["kv_transfer_config"])
         self._llm = LLM(**engine)
+        self._count_preemptions()
         return {"seconds": time.monotonic() - begin}
 
     def generate(
@@ -108,9 +112,38 @@ class Engine:
             "blocks": pool.num_gpu_blocks,
             "blocks_used": pool.num_gpu_blocks - pool.get_num_free_blocks() - 1,
             "requests": len(scheduler.requests),
+            "preemptions": self._preemptions,
             "groups": groups,
             "connector": connector.debug_state() if connector is not None else None,
         }
+
+    def wait_connected(self, max_seconds: float = 60.0) -> dict[str, Any]:
+        """Until the connector has its daemon again and trusts it."""
+        connector = self._scheduler().connector
+        lookups = connector._scheduler.lookups
+        deadline = time.monotonic() + max_seconds
+        while True:
+            lookups.mend(0.1)
+            if lookups.usable:
+                return {"incarnation": connector._client.incarnation}
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not connected: {connector._client.stats()}")
+            time.sleep(0.01)
+
+    def freeze_before_load(self, pid: int) -> dict[str, Any]:
+        """Stops the daemon with SIGSTOP as soon as the next load is about to start."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        worker = get_kv_transfer_group()._worker
+        original = worker._start_load
+
+        def start_load(job: Any) -> None:
+            os.kill(pid, signal.SIGSTOP)
+            worker._start_load = original
+            original(job)
+
+        worker._start_load = start_load
+        return {}
 
     def stop(self) -> dict[str, Any]:
         if self._llm is not None:
@@ -118,6 +151,18 @@ class Engine:
         return {}
 
     # -- parts ------------------------------------------------------------------------------------
+
+    def _count_preemptions(self) -> None:
+        core = getattr(self._llm.llm_engine.engine_core, "engine_core", None)
+        if core is None:
+            return  # In a process of its own.
+        original = core.scheduler._preempt_request
+
+        def preempt(*args: Any, **kwargs: Any) -> None:
+            self._preemptions += 1
+            original(*args, **kwargs)
+
+        core.scheduler._preempt_request = preempt
 
     def _core(self) -> Any:
         return self._llm.llm_engine.engine_core.engine_core

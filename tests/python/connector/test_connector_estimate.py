@@ -1,9 +1,9 @@
 import pytest
-from penstock_vllm.estimate import Breaker, LinearCost, LoadPlanner
+from penstock_vllm.estimate import Breaker, LinearCost, LoadPlanner, Pause
 
 
 def planner(**options):
-    return LoadPlanner(decline=True, load_timeout=2.0, **options)
+    return LoadPlanner(adapt=True, load_timeout=2.0, **options)
 
 
 def test_cost_of_several_sizes_has_a_fixed_part():
@@ -62,20 +62,48 @@ def test_declined_loads_are_tried_again_once_in_a_while():
 
 
 def test_declining_can_be_turned_off():
-    plan = LoadPlanner(decline=False, load_timeout=2.0)
+    plan = LoadPlanner(adapt=False, load_timeout=2.0)
     plan.prefill.add(1000, 0.1, now=0.0)
     plan.load.add(1 << 20, 10.0, now=0.0)
     assert plan.worth(1, 1 << 20, now=0.1)
 
 
-def test_load_may_not_take_much_longer_than_recomputing():
+def test_load_may_take_several_times_what_is_expected_but_not_longer_than_recomputing():
     plan = planner()
-    assert plan.deadline(1000, 1 << 20) == 2.0
+    plan.load.add(1 << 20, 0.1, now=0.0)
+    assert plan.deadline(1000, 1 << 20) == pytest.approx(0.6)
     plan.prefill.add(1000, 0.5, now=0.0)
-    plan.load.add(1 << 20, 0.01, now=0.0)
     assert plan.deadline(1000, 1 << 20) == pytest.approx(0.5)
     assert plan.deadline(10, 1 << 20) == pytest.approx(0.1)
-    assert plan.deadline(100_000, 1 << 20) == 2.0
+    assert plan.deadline(100_000, 1 << 27) == 2.0
+
+
+def test_first_load_has_a_deadline_by_its_size():
+    assert planner().deadline(1000, 1 << 20) == pytest.approx(0.1)
+    assert planner().deadline(1000, 50_000_000) == pytest.approx(1.5)
+    assert planner().deadline(1000, 1 << 40) == 2.0
+
+
+def test_where_nothing_is_declined_the_timeout_alone_counts():
+    plan = LoadPlanner(adapt=False, load_timeout=2.0)
+    plan.load.add(1 << 20, 0.001, now=0.0)
+    plan.prefill.add(1000, 0.001, now=0.0)
+    assert plan.deadline(1, 1) == 2.0
+
+
+def test_loading_pauses_after_a_deadline_and_longer_each_time():
+    pause = Pause(shortest=1.0, longest=3.0)
+    assert not pause.active(0.0)
+    pause.failure(0.0)
+    pause.failure(0.5)
+    assert pause.active(0.9) and not pause.active(1.0)
+    pause.failure(1.0)
+    assert pause.active(2.9) and not pause.active(3.0)
+    pause.failure(3.0)
+    assert pause.active(5.9) and not pause.active(6.0)
+    pause.success()
+    pause.failure(7.0)
+    assert not pause.active(8.0)
 
 
 def test_breaker_opens_after_repeated_failures_only():

@@ -476,11 +476,20 @@ def test_engine_short_of_blocks_waits_a_moment_then_gets_them(daemon):
     assert not bench.side.work_left
 
 
-def test_load_that_runs_into_its_deadline_counts_against_the_daemon(daemon):
-    bench = Bench()
-    for name in ("a", "b"):
-        bench.side.update(WorkerReport(failed_loads={name: "deadline_exceeded"}), (), ())
-    assert not bench.side.lookups.usable
+def test_load_that_runs_into_its_deadline_pauses_loading_but_not_storing(daemon):
+    bench = Bench(breaker_min_ms=1000)
+    bench.side.update(WorkerReport(failed_loads={"x": "deadline_exceeded"}), (), ())
+    request = Request("r", 1000)
+    bench.keep(daemon, request, range(2))
+    bench.give_blocks(request)
+    bench.side.on_new_request(request)
+    assert bench.side.matched_tokens(request, 0) == (0, False)
+    assert daemon.reservations == set()
+    assert bench.step((request, 1000)).stores
+    bench.clock.now += 1.0
+    again = Request("again", 1000)
+    bench.side.on_new_request(again)
+    assert bench.side.matched_tokens(again, 0) == (512, True)
 
 
 def test_slow_loads_are_declined(daemon):
