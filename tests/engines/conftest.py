@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT / "tests/engines"), str(ROOT / "connector/penstock_vllm
 def pytest_addoption(parser):
     parser.addoption("--model-cache", default=None, help="where models are kept")
     parser.addoption("--rounds", type=int, default=3, help="random workloads of each kind")
+    parser.addoption("--prompts", type=int, default=20, help="stored and pulled by each model")
     parser.addoption("--kills", type=int, default=20, help="times that penstockd is killed")
     parser.addoption(
         "--build-dir", type=Path, default=ROOT / "build", help="where Penstock was built"
