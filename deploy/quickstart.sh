@@ -115,19 +115,22 @@ install_and_build() {
 }
 
 play_on() {
-  local metrics
+  local admin metrics
+  admin=$(grep -oE '"admin": *"[^"]*"' "$READY" | cut -d'"' -f4)
   metrics=$(grep -oE '"metrics": *"[^"]*"' "$READY" | cut -d'"' -f4)
   cat <<TEXT
 
 penstockd is still running. To play on:
-  build/client/cli/penstock --address unix://$SOCKET ping
-  build/client/cli/penstock --address unix://$SOCKET ns
-  build/client/cli/penstock --address unix://$SOCKET stat
-  build/client/cli/penstock --address unix://$SOCKET bench
-  build/client/cli/penstock --address unix://$SOCKET doctor
+  alias penstock="$ROOT/build/client/cli/penstock --address unix://$SOCKET --admin-address $admin"
+  penstock ping
+  penstock put license $ROOT/LICENSE
+  penstock get license -o copy.txt
+  penstock ns
+  penstock top
+  penstock doctor
   curl http://$metrics/metrics
-  deploy/quickstart.sh            once more (nothing to install or build now)
-  deploy/quickstart.sh --stop     stop penstockd and remove its state
+  $ROOT/deploy/quickstart.sh           once more (nothing to install or build now)
+  $ROOT/deploy/quickstart.sh --stop    stop penstockd and remove its state
 TEXT
 }
 
