@@ -45,6 +45,18 @@ class MemoryRegistration {
 // written). Reads /proc/self/maps: not for the data path.
 Status CheckMapped(const void* base, uint64_t size, bool writable);
 
+// A kind of device that wants to know all registered memory.
+class RegistrationDevice {
+ public:
+  virtual ~RegistrationDevice() = default;
+  // The result is held while the memory is registered. Thread-safe. Errors: kResourceExhausted.
+  virtual Result<std::shared_ptr<void>> Map(MutableByteSpan memory) = 0;
+};
+
+// Shows `device` all that is registered, now and later. `device` is never removed.
+// Errors: of its Map(), for memory registered already; it is not attached then.
+Status AttachRegistrationDevice(RegistrationDevice& device);
+
 // True if every piece lies in one registration each (and, if `writable`, in one that may be
 // written). Empty pieces lie anywhere.
 bool IsRegistered(std::span<const iovec> pieces, bool writable);

@@ -79,21 +79,23 @@ bool SendQueue::NextFrame(OutFrame& frame) {
 void SendQueue::FrameSent(const OutFrame& frame) {
   OutItem& item = *frame.item;
   --item.frames_open;
-  if (item.failed) return;
-  bytes_ -= frame.length;
-  item.unsent -= frame.length;
-  if (!item.AllGivenOut() || item.frames_open > 0) return;
-  Complete(item, Status::Ok());
+  if (!item.failed) {
+    bytes_ -= frame.length;
+    item.unsent -= frame.length;
+  }
+  if (item.frames_open == 0 && (item.failed || item.AllGivenOut())) Complete(item);
 }
 
-void SendQueue::Fail(OutItem& item) {
+void SendQueue::Fail(OutItem& item, const Status& why) {
   if (std::exchange(item.failed, true)) return;
   bytes_ -= item.unsent;
+  item.failure = why;
+  if (item.frames_open == 0) Complete(item);
 }
 
-void SendQueue::Complete(OutItem& item, const Status& why) {
+void SendQueue::Complete(OutItem& item) {
   if (!item.done) return;
-  defer_([done = std::exchange(item.done, nullptr), why] { done(why); });
+  defer_([done = std::exchange(item.done, nullptr), why = item.failure] { done(why); });
 }
 
 void SendQueue::DropFailed() {

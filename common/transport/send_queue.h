@@ -31,6 +31,7 @@ struct OutItem {
   uint64_t unsent = 0;       // Bytes of frames that are not sent, given out or not.
   uint32_t frames_open = 0;  // Frames that carry a part of it and are not sent.
   bool failed = false;       // No frame of it begins any more.
+  Status failure;            // Why.
   Session::SendDone done;
 
   bool AllGivenOut() const { return given_out == header.length; }
@@ -67,11 +68,11 @@ class SendQueue {
   // All of the frame's memory is read. The item's `done` is called after its last.
   void FrameSent(const OutFrame& frame);
 
-  // Marks `item` as failed: no frame of it begins any more. Complete() must follow when its memory
-  // is not touched any more.
-  void Fail(OutItem& item);
-  // Calls the `done` of a failed item.
-  void Complete(OutItem& item, const Status& why);
+  // Marks `item` as failed: no frame of it begins any more. Its `done` is called with `why` when
+  // its open frames have come back through FrameSent(); at once, with Complete(), by a wire that
+  // stops touching its memory at once.
+  void Fail(OutItem& item, const Status& why);
+  void Complete(OutItem& item);
   // Forgets the failed ones among those that no frame has carried whole.
   void DropFailed();
   // Tells the peer, ahead of everything else, that the item will not come.

@@ -53,6 +53,11 @@ void SessionImpl::Refuse(ByteSpan body) {
   control_.Reset();
 }
 
+void SessionImpl::Discard(const Status& why) {
+  events_ = nullptr;
+  Close(why);
+}
+
 void SessionImpl::Start() {
   if (closing()) return;  // Its owner thought better of it.
   const auto self = shared_from_this();

@@ -40,6 +40,8 @@ class SessionImpl final : public Session,
   void Welcome(ByteSpan body) { out_.Prepend(MessageType::kHelloReply, 0, body); }
   // Ends a session that has not started and has no events: the peer gets `body` as HELLO_REPLY.
   void Refuse(ByteSpan body);
+  // Ends a session that has not started; its events are told nothing.
+  void Discard(const Status& why);
   // Begins to read and to send. On error the session is closed, and says so through OnClosed().
   void Start();
 

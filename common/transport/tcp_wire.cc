@@ -43,9 +43,9 @@ void TcpWire::Flush() {
 }
 
 void TcpWire::FailItem(OutItem& item, const Status& why) {
-  queue_.Fail(item);
+  queue_.Fail(item, why);
   for (const auto& stream : streams_) stream->DropFrames(item);
-  queue_.Complete(item, why);
+  queue_.Complete(item);
 }
 
 void TcpWire::BadMemory(const std::shared_ptr<OutItem>& item) {
