@@ -48,29 +48,6 @@ BlockId BlocksOf(const StorageRange& storage, const PageView& view) {
   return static_cast<BlockId>(std::min<uint64_t>(blocks, std::numeric_limits<BlockId>::max()));
 }
 
-// Whether no page of one view touches a page of the other: either the views lie apart, or they are
-// interleaved, each block's pages side by side in one stride.
-bool Disjoint(const PageView& a, const PageView& b, BlockId block_limit) {
-  if (a.storage != b.storage) return true;
-  const PageView& first = a.offset <= b.offset ? a : b;
-  const PageView& second = a.offset <= b.offset ? b : a;
-  const uint64_t last_block = static_cast<uint64_t>(block_limit) - 1;
-  const uint64_t end = first.offset + last_block * first.block_stride + first.page_bytes;
-  if (end <= second.offset) return true;
-  return first.block_stride == second.block_stride &&
-         first.offset + first.page_bytes <= second.offset &&
-         second.offset + second.page_bytes <= first.offset + first.block_stride;
-}
-
-bool AllDisjoint(std::span<const PageView> views, BlockId block_limit) {
-  for (size_t i = 0; i < views.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (!Disjoint(views[i], views[j], block_limit)) return false;
-    }
-  }
-  return true;
-}
-
 std::vector<Segment> SegmentsOf(std::span<const PageView> views, uint32_t blocks_per_chunk) {
   std::vector<Segment> segments;
   for (const PageView& view : views) {
@@ -117,7 +94,6 @@ Result<PageLayout> PageLayout::Make(std::span<const StorageRange> storages,
     layout.views_.push_back({storage.data + view.offset, view.block_stride, view.page_bytes});
   }
   layout.chunk_bytes_ = layout.block_bytes_ * blocks_per_chunk;
-  layout.pages_are_disjoint_ = AllDisjoint(views, layout.block_limit_);
   layout.segments_ = SegmentsOf(views, blocks_per_chunk);
   layout.tag_ = TagOf(views, blocks_per_chunk);
   return layout;

@@ -59,9 +59,6 @@ class PageLayout {
   uint64_t block_bytes() const { return block_bytes_; }
   // Block ids are below this: the whole page of every smaller id lies within every view's storage.
   BlockId block_limit() const { return block_limit_; }
-  // No two pages share a byte, of whatever views and blocks below the limit: then chunks overlap
-  // exactly when they have a block in common. May be false for odd layouts where it is so.
-  bool pages_are_disjoint() const { return pages_are_disjoint_; }
   // Digest of the layout: what a chunk written through it looks like inside. Never 0. Storages,
   // offsets and strides do not count, so another process with other memory has the same tag.
   uint64_t tag() const { return tag_; }
@@ -88,7 +85,6 @@ class PageLayout {
   uint64_t chunk_bytes_ = 0;
   uint64_t block_bytes_ = 0;
   BlockId block_limit_ = 0;
-  bool pages_are_disjoint_ = false;
   uint64_t tag_ = 0;
   std::vector<Placed> views_;
   std::vector<Segment> segments_;

@@ -19,7 +19,8 @@ struct Target {
   uint32_t chunk;
 };
 
-// The chunks that write where an earlier chunk, or they themselves, write too.
+// The chunks of a load that write where an earlier chunk, or they themselves, write too. What such
+// a page held in the end would be a matter of luck.
 std::vector<uint32_t> ChunksThatOverlap(std::vector<Target>& targets) {
   std::sort(targets.begin(), targets.end(), [](const Target& a, const Target& b) {
     return std::less<const std::byte*>()(a.begin, b.begin);
@@ -33,16 +34,6 @@ std::vector<uint32_t> ChunksThatOverlap(std::vector<Target>& targets) {
     }
     bad.push_back(std::max(last->chunk, target.chunk));
     if (target.chunk < last->chunk) last = &target;
-  }
-  return bad;
-}
-
-// The same where it comes down to block ids.
-std::vector<uint32_t> ChunksThatRepeatBlocks(std::vector<std::pair<BlockId, uint32_t>>& blocks) {
-  std::sort(blocks.begin(), blocks.end());
-  std::vector<uint32_t> bad;
-  for (size_t i = 1; i < blocks.size(); ++i) {
-    if (blocks[i].first == blocks[i - 1].first) bad.push_back(blocks[i].second);
   }
   return bad;
 }
@@ -65,11 +56,8 @@ struct PageStore::Plan {
   std::vector<std::vector<iovec>> pieces;  // Likewise empty.
   PageScratch scratch;                     // What skipped blocks are read into.
 
-  // Takes out of a load what would write over another chunk of it: what such a page held in the end
-  // would be a matter of luck.
-  void RefuseOverlaps(std::span<const PageChunk> chunks);
-  bool OverlapsAreRepeatedBlocks() const;
-  void Refuse(const std::vector<uint32_t>& written_twice);
+  // Takes out of a load what would write over another chunk of it.
+  void RefuseOverlaps();
   std::shared_ptr<PageOperation> TakeOperation() {
     return std::make_shared<PageOperation>(std::move(items), std::move(expected_bytes),
                                            std::move(scratch));
@@ -196,31 +184,11 @@ PageStore::Plan PageStore::MakePlan(std::span<const PageChunk> chunks, bool load
     layout.AppendPieces(chunk.blocks, scratch, plan.pieces[i]);
     plan.expected_bytes[i] = layout.chunk_bytes();
   }
-  if (load) plan.RefuseOverlaps(chunks);
+  if (load) plan.RefuseOverlaps();
   return plan;
 }
 
-bool PageStore::Plan::OverlapsAreRepeatedBlocks() const {
-  const Group* only = nullptr;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (!items[i].status.ok()) continue;
-    if (only != nullptr && groups[i].get() != only) return false;
-    only = groups[i].get();
-  }
-  return only != nullptr && only->layout.pages_are_disjoint();
-}
-
-void PageStore::Plan::RefuseOverlaps(std::span<const PageChunk> chunks) {
-  if (OverlapsAreRepeatedBlocks()) {  // The usual case, and much less to look at.
-    std::vector<std::pair<BlockId, uint32_t>> blocks;
-    for (uint32_t i = 0; i < chunks.size(); ++i) {
-      if (!items[i].status.ok()) continue;
-      for (const BlockId block : chunks[i].blocks) {
-        if (block != kSkippedBlock) blocks.emplace_back(block, i);
-      }
-    }
-    return Refuse(ChunksThatRepeatBlocks(blocks));
-  }
+void PageStore::Plan::RefuseOverlaps() {
   std::vector<Target> targets;
   for (size_t i = 0; i < pieces.size(); ++i) {
     for (const iovec& piece : pieces[i]) {
@@ -228,11 +196,7 @@ void PageStore::Plan::RefuseOverlaps(std::span<const PageChunk> chunks) {
       targets.push_back({begin, begin + piece.iov_len, static_cast<uint32_t>(i)});
     }
   }
-  Refuse(ChunksThatOverlap(targets));
-}
-
-void PageStore::Plan::Refuse(const std::vector<uint32_t>& written_twice) {
-  for (const uint32_t chunk : written_twice) {
+  for (const uint32_t chunk : ChunksThatOverlap(targets)) {
     items[chunk].status = Status(Code::kInvalidArgument, "a block of the chunk is written twice");
     expected_bytes[chunk] = 0;
   }

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -180,39 +179,6 @@ TEST(PageLayoutTest, TheTagIsOfTheChunkNotOfTheMemory) {
   EXPECT_NE(tag(2, {{0, 0, 64, 64, 0}, {0, 1024, 64, 64, 2}}), base);  // Other layers.
   EXPECT_NE(tag(2, {{0, 0, 32, 32, 0}, {0, 1024, 96, 96, 1}}), base);  // Same sum, other pages.
   EXPECT_NE(tag(2, {{0, 0, 128, 128, 0}}), base);
-}
-
-TEST(PageLayoutTest, PagesThatShareBytesAreToldFromThoseThatDoNot) {
-  auto one = Storage(1000);
-  auto other = Storage(1000);
-  const std::vector<StorageRange> storages = {RangeOf(one), RangeOf(other)};
-  const auto disjoint = [&](const std::vector<PageView>& views) {
-    const auto layout = PageLayout::Make(storages, 1, views);
-    EXPECT_TRUE(layout.ok()) << layout.status().ToString();
-    // The truth, by looking at every byte.
-    std::vector<int> used(2000);
-    for (BlockId block = 0; block < layout->block_limit(); ++block) {
-      for (const iovec& piece : PiecesOf(*layout, {block})) {
-        const auto* begin = static_cast<std::byte*>(piece.iov_base);
-        const bool first = begin >= one.data() && begin < one.data() + one.size();
-        const size_t at = first ? begin - one.data() : 1000 + (begin - other.data());
-        for (size_t i = 0; i < piece.iov_len; ++i) ++used[at + i];
-      }
-    }
-    const bool truth = std::all_of(used.begin(), used.end(), [](int times) { return times <= 1; });
-    if (layout->pages_are_disjoint()) EXPECT_TRUE(truth);
-    return layout->pages_are_disjoint();
-  };
-  EXPECT_TRUE(disjoint({{0, 0, 10, 10, 0}}));
-  EXPECT_TRUE(disjoint({{0, 0, 10, 10, 0}, {1, 0, 10, 10, 1}}));  // Two storages.
-  EXPECT_TRUE(disjoint({{0, 0, 30, 10, 0}, {0, 10, 30, 10, 1}, {0, 20, 30, 10, 2}}));
-  EXPECT_TRUE(disjoint({{0, 20, 30, 10, 0}, {0, 0, 30, 10, 1}}));    // In any order.
-  EXPECT_FALSE(disjoint({{0, 0, 30, 10, 0}, {0, 9, 30, 10, 1}}));    // By one byte.
-  EXPECT_FALSE(disjoint({{0, 0, 30, 10, 0}, {0, 21, 30, 10, 1}}));   // With the next block.
-  EXPECT_FALSE(disjoint({{0, 0, 10, 10, 0}, {0, 400, 10, 10, 1}}));  // With one forty blocks on.
-  EXPECT_FALSE(disjoint({{0, 0, 10, 10, 0}, {0, 0, 10, 10, 1}}));
-  EXPECT_FALSE(disjoint({{0, 0, 40, 10, 0}, {0, 10, 30, 10, 1}}));  // Strides that drift.
-  EXPECT_TRUE(disjoint({{0, 0, 10, 10, 0}, {0, 900, 10, 10, 1}}));  // The limit keeps them apart.
 }
 
 TEST(PageLayoutTest, BadViewsAreRefusedWithTheReason) {
