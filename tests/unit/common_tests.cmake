@@ -3,7 +3,7 @@
 penstock_test(checksum_test SRCS checksum_test.cc DEPS penstock_format PkgConfig::XXHASH)
 add_test(NAME checksum_symbols_test COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/checksum_symbols_test.sh
   ${CMAKE_NM} $<TARGET_OBJECTS:penstock_checksum_kernels> COMMAND_EXPAND_LISTS)
-set_tests_properties(checksum_symbols_test PROPERTIES LABELS unit TIMEOUT 60)
+set_tests_properties(checksum_symbols_test PROPERTIES LABELS unit TIMEOUT 120)
 foreach(name keys namespace manifest)
   penstock_test(${name}_test SRCS ${name}_test.cc DEPS penstock_format nlohmann_json::nlohmann_json)
   target_compile_definitions(${name}_test PRIVATE
@@ -13,7 +13,7 @@ penstock_test(selection_test SRCS selection_test.cc DEPS penstock_format)
 penstock_test(verify_test SRCS verify_test.cc DEPS penstock_format)
 add_test(NAME golden_files_test
   COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/golden/make_golden.py --check)
-set_tests_properties(golden_files_test PROPERTIES LABELS unit TIMEOUT 60)
+set_tests_properties(golden_files_test PROPERTIES LABELS unit TIMEOUT 120)
 foreach(name nearest random units)
   penstock_test(${name}_test SRCS ${name}_test.cc DEPS penstock_base)
 endforeach()
