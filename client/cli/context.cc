@@ -152,7 +152,9 @@ int Context::Fail(const Status& status, const Json& more) const {
   }
   if (json()) {
     Json result = ToJson(status);
-    result.update(more);
+    for (const auto& [name, value] : more.items()) {
+      if (!result.contains(name)) result[name] = value;
+    }
     std::puts(result.dump().c_str());
   }
   return ExitCodeOf(status.code());

@@ -237,6 +237,11 @@ OptionTable MakeOptionTable(Settings& settings) {
   AddArena(settings, table);
   AddLimits(settings, table);
   AddOperations(settings, table);
+  // Those of the penstock command, which an operator may well set in the same shell.
+  for (const char* variable : {"PENSTOCK_ADDRESS", "PENSTOCK_WIRE", "PENSTOCK_TENANT",
+                               "PENSTOCK_NAMESPACE", "PENSTOCK_TIMEOUT"}) {
+    table.IgnoreVariable(variable);
+  }
   return table;
 }
 

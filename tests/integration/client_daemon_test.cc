@@ -21,7 +21,9 @@ using std::chrono::seconds;
 class ClientDaemon : public DaemonTest {
  protected:
   void SetUp() override {
-    Start();
+    DaemonOptions options = SmallDaemon();
+    options.metrics = false;  // Its HTTP server takes two seconds to stop.
+    Start(std::move(options));
     client_ = Connect();
     ns_ = *client_->OpenNamespace(TestDescriptor());
   }
