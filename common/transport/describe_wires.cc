@@ -1,10 +1,23 @@
+#include <fmt/format.h>
+
 #include "common/transport/endpoint.h"
+#include "common/transport/ucx_context.h"
 
 namespace penstock {
+namespace {
+
+WireReport DescribeUcx() {
+  const auto context = UcxContext::Get({});
+  if (!context.ok()) return {"ucx", false, context.status().ToString()};
+  return {
+      "ucx", true,
+      fmt::format("UCX {}: {}", (*context)->version(), fmt::join((*context)->Transports(), ", "))};
+}
+
+}  // namespace
 
 std::vector<WireReport> DescribeWires() {
-  return {{"tcp", true, "plain sockets: TCP over IPv4 and IPv6, and Unix sockets"},
-          {"ucx", false, "not in this build"}};
+  return {{"tcp", true, "plain sockets: TCP over IPv4 and IPv6, and Unix sockets"}, DescribeUcx()};
 }
 
 }  // namespace penstock

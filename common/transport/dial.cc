@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -8,11 +9,23 @@
 #include "common/transport/hello.h"
 #include "common/transport/session_impl.h"
 #include "common/transport/tcp_wire.h"
+#include "common/transport/ucx_wire.h"
 
 namespace penstock {
 namespace {
 
 constexpr uint32_t kMaxStreams = 64;
+
+bool HasRdmaDevice() {
+  std::error_code error;
+  return !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
+}
+
+std::vector<std::string> WiresToAskFor(const std::string& wire) {
+  if (wire != "auto") return {wire};
+  if (HasRdmaDevice()) return {"ucx", "tcp"};
+  return {"tcp"};
+}
 
 // One Dial() under way: find the address, say HELLO, attach the data streams.
 class Dialer : public std::enable_shared_from_this<Dialer> {
@@ -23,7 +36,8 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
         options_(options),
         deadline_(deadline),
         events_(events),
-        on_dialed_(std::move(on_dialed)) {}
+        on_dialed_(std::move(on_dialed)),
+        wires_(WiresToAskFor(options.wire)) {}
 
   void Start() {
     ResolveAsync(loop_, options_.address, deadline_,
@@ -50,7 +64,7 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
     hello.software = SoftwareName();
     hello.tenant = options_.tenant;
     hello.client_name = options_.client_name;
-    hello.wires = {"tcp"};
+    hello.wires = wires_;
     return EncodeHello(hello);
   }
 
@@ -81,7 +95,10 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
     const auto reply = ParseHelloReply(message.body);
     const Status status = reply.ok() ? CheckReply(*reply) : reply.status();
     if (!status.ok()) return Fail(status);
-    AttachStreams(std::move((*answer)->fd), *reply);
+    control_ = std::move((*answer)->fd);
+    reply_ = *reply;
+    if (reply->wire == "ucx") return AttachUcx();
+    AttachStreams();
   }
 
   Status CheckReply(const HelloReply& reply) const {
@@ -92,23 +109,22 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
       return Status(Code::kVersionSkew, fmt::format("{} chose protocol version {}, not {}",
                                                     reply.software, reply.version, agreed));
     }
-    if (reply.wire != "tcp") {
+    if (std::find(wires_.begin(), wires_.end(), reply.wire) == wires_.end()) {
       return Status(Code::kCorruptMessage,
                     fmt::format("{} chose the wire \"{}\"", reply.software, reply.wire));
     }
+    if (reply.wire == "ucx") return Status::Ok();
     if (reply.streams == 0 || reply.streams > kMaxStreams) {
       return Status(Code::kCorruptMessage, fmt::format("{} data streams", reply.streams));
     }
     return Status::Ok();
   }
 
-  void AttachStreams(UniqueFd control, const HelloReply& reply) {
-    control_ = std::move(control);
-    reply_ = reply;
-    attaching_ = reply.streams;
-    for (uint32_t i = 0; i < reply.streams; ++i) {
+  void AttachStreams() {
+    attaching_ = reply_.streams;
+    for (uint32_t i = 0; i < reply_.streams; ++i) {
       Exchange::Start(loop_, addresses_[at_], deadline_, MessageType::kAttach,
-                      EncodeAttach({reply.token, i}),
+                      EncodeAttach({reply_.token, i}),
                       [self = shared_from_this()](AnswerResult answer) {
                         self->OnAttachAnswer(std::move(answer));
                       });
@@ -139,7 +155,7 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
     return Status::Ok();
   }
 
-  void MakeSession() {
+  std::shared_ptr<SessionImpl> NewSession() {
     SessionInfo info;
     info.version = reply_.version;
     info.peer_incarnation = reply_.incarnation;
@@ -150,9 +166,14 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
     info.max_in_flight = reply_.max_in_flight;
     info.eager_bytes = reply_.eager_bytes;
     info.max_chunk_bytes = reply_.max_chunk_bytes;
-    const auto session =
+    auto session =
         std::make_shared<SessionImpl>(loop_, std::move(control_), std::move(info), options_.limits);
     session->SetEvents(events_);
+    return session;
+  }
+
+  void MakeSession() {
+    const auto session = NewSession();
     session->SetWire(std::make_unique<TcpWire>(session->wire_owner(), reply_.streams));
     std::exchange(on_dialed_, nullptr)(session.get());
     for (UniqueFd& fd : attached_) {
@@ -162,11 +183,52 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
     session->Start();
   }
 
+  void AttachUcx() {
+    Address address = ToAddress(addresses_[at_]);
+    if (!reply_.ucx_host.empty()) address = {Address::Kind::kTcp, reply_.ucx_host, 0};
+    address.port = reply_.ucx_port;
+    ResolveAsync(loop_, address, deadline_,
+                 [self = shared_from_this()](Result<std::vector<SocketAddress>> found) {
+                   if (!found.ok()) return self->UcxFailed(found.status());
+                   self->ConnectUcx(found->front());
+                 });
+  }
+
+  void ConnectUcx(const SocketAddress& address) {
+    const auto worker = UcxWorker::OfThisLoop(loop_, options_.ucx_config);
+    if (!worker.ok()) return UcxFailed(worker.status());
+    const auto session = NewSession();
+    auto made = std::make_unique<UcxWire>(session->wire_owner(), **worker);
+    UcxWire& wire = *made;
+    session->SetWire(std::move(made));
+    // A fallback needs time, too.
+    const auto patience = MayFallBack() ? deadline_.Left() / 2 : deadline_.Left();
+    wire.Connect(address, reply_.token, Deadline::After(patience),
+                 [self = shared_from_this(), session](const Status& status) {
+                   if (!status.ok()) {
+                     session->Discard(status);
+                     return self->UcxFailed(status);
+                   }
+                   std::exchange(self->on_dialed_, nullptr)(session.get());
+                   session->Start();
+                 });
+  }
+
+  bool MayFallBack() const { return wires_.size() > 1; }
+
+  void UcxFailed(const Status& status) {
+    control_.Reset();
+    if (!MayFallBack()) return Fail(status.Annotate("attaching the ucx wire"));
+    wires_ = {"tcp"};
+    SayHello();
+  }
+
   EventLoop& loop_;
   const DialOptions options_;
   const Deadline deadline_;
   SessionEvents& events_;
   OnDialed on_dialed_;
+  std::vector<std::string> wires_;
   std::vector<SocketAddress> addresses_;
   size_t at_ = 0;
   UniqueFd control_;
@@ -177,9 +239,11 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
 };
 
 Status CheckOptions(const DialOptions& options) {
-  if (options.wire == "auto" || options.wire == "tcp") return Status::Ok();
+  if (options.wire == "auto" || options.wire == "tcp" || options.wire == "ucx") {
+    return Status::Ok();
+  }
   return Status(Code::kInvalidArgument,
-                fmt::format("\"{}\" is not a wire; expected auto or tcp", options.wire));
+                fmt::format("\"{}\" is not a wire; expected auto, tcp or ucx", options.wire));
 }
 
 }  // namespace

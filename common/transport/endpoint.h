@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +30,10 @@ struct Address {
   std::string ToString() const;
 };
 
+// Settings of UCX without their "UCX_": {"TLS", "rc,tcp"}. The first that a process uses counts for
+// all of it. UCX itself also reads its environment variables, which these override.
+using UcxConfig = std::map<std::string, std::string>;
+
 struct SessionLimits {
   uint32_t max_in_flight = 1024;
   uint32_t eager_bytes = 64u << 10;
@@ -47,6 +52,7 @@ struct ListenOptions {
   uint64_t incarnation = 0;
   SessionLimits limits;
   uint32_t max_sessions = 4096;
+  UcxConfig ucx_config;
   // Called for connections that never became a session, with the reason: for counters. On any of
   // the loops; must not block.
   std::function<void(const Status&)> on_refused;
@@ -80,6 +86,7 @@ struct DialOptions {
   std::string tenant = "default";
   std::string client_name;
   SessionLimits limits;
+  UcxConfig ucx_config;
 };
 
 // Called on `loop` exactly once. The session lives until its OnClosed() has returned; `events` must
@@ -87,8 +94,10 @@ struct DialOptions {
 using OnDialed = std::function<void(Result<Session*>)>;
 
 // Connects and says HELLO within `deadline`. From any thread. Errors: kDisconnected, kVersionSkew
-// (both versions are in the text), kDeadlineExceeded, kBusy, kInvalidArgument. With wire "auto", a
-// ucx wire that does not come up falls back to tcp, and session.info().wire says so.
+// (both versions are in the text), kDeadlineExceeded, kBusy, kPermissionDenied, kInvalidArgument,
+// kUnimplemented (no common wire). With wire "auto", ucx is asked for only where this machine has
+// an RDMA device (without one, sockets are faster and do not poll), and a ucx wire that does not
+// come up falls back to tcp; session.info().wire says which it is.
 void Dial(EventLoop& loop, const DialOptions& options, const Deadline& deadline,
           SessionEvents& events, OnDialed on_dialed);
 

@@ -283,10 +283,10 @@ void EpollLoop::Main() {
     RunTimers();
   }
   // What callbacks hold is destroyed on the thread that they belonged to. It may come back for
-  // Unwatch() and the like.
-  const auto watches = std::exchange(watches_, {});
-  const auto timers = std::exchange(timers_, {});
+  // Unwatch() and the like. Pollers go last: what the others hold may use them.
   const auto pollers = std::exchange(pollers_, {});
+  const auto timers = std::exchange(timers_, {});
+  const auto watches = std::exchange(watches_, {});
 }
 
 Status EpollLoop::Watch(int fd, uint32_t events, std::function<void(uint32_t)> fn) {

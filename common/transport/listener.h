@@ -75,6 +75,9 @@ class SessionMaker : public std::enable_shared_from_this<SessionMaker> {
   Result<std::shared_ptr<Request>> Judge(const Hello& hello);
   void OnHello(UniqueFd fd, ByteSpan body);
   void MakeSession(const Request& request);
+  // The wire that the request is to have; it may fall back to tcp. Writes to `reply` where it is.
+  Status MakeWire(const Request& request, SessionImpl& session, HelloReply& reply);
+  Status MakeUcxWire(SessionImpl& session, HelloReply& reply);
   void OnAttach(UniqueFd fd, ByteSpan body);
   void Attach(const std::shared_ptr<SessionImpl>& session, UniqueFd fd);
   HelloReply Reply(const Status& status) const;
@@ -83,6 +86,8 @@ class SessionMaker : public std::enable_shared_from_this<SessionMaker> {
   const std::vector<EventLoop*> loops_;
   const OnSession on_session_;
   const std::shared_ptr<SessionTable> table_;
+  // Where the ucx wire listens: beside the first TCP address, or on this host only.
+  const Result<SocketAddress> ucx_address_;
 };
 
 }  // namespace penstock

@@ -255,7 +255,9 @@ void SessionImpl::Close(const Status& why) {
 void SessionImpl::ConnectionLost(const Status& why) {
   Read();
   if (closing()) return;
-  loop_.After(kGoodbyeGrace, [self = shared_from_this(), why] { self->Close(why); });
+  loop_.After(kGoodbyeGrace, [weak = weak_from_this(), why] {
+    if (const auto self = weak.lock()) self->Close(why);
+  });
 }
 
 void SessionImpl::ShutDown() {

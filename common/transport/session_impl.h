@@ -31,6 +31,10 @@ class SessionImpl final : public Session,
   void SetEvents(SessionEvents& events) { events_ = &events; }
   void OwnEvents(std::unique_ptr<SessionEvents> events);
   void SetWire(std::unique_ptr<Wire> wire) { wire_ = std::move(wire); }
+  void SetWireInfo(const std::string& wire, uint32_t streams) {
+    info_.wire = wire;
+    info_.streams = streams;
+  }
   // Called after OnClosed() has returned.
   void SetOnGone(std::function<void()> on_gone) { on_gone_ = std::move(on_gone); }
   WireOwner& wire_owner() { return *this; }

@@ -7,6 +7,7 @@
 #include "common/transport/exchange.h"
 #include "common/transport/listener.h"
 #include "common/transport/tcp_wire.h"
+#include "common/transport/ucx_wire.h"
 
 namespace penstock {
 namespace {
@@ -16,6 +17,21 @@ void SendLast(int fd, MessageType type, ByteSpan body) {
   OutQueue out;
   out.Append(type, 0, body);
   [[maybe_unused]] const auto sent = out.SendTo(fd);
+}
+
+bool Contains(const std::vector<std::string>& wires, std::string_view wire) {
+  return std::find(wires.begin(), wires.end(), wire) != wires.end();
+}
+
+Result<SocketAddress> UcxAddress(const std::vector<Address>& listening) {
+  Address address{Address::Kind::kTcp, "127.0.0.1", 0};
+  for (const Address& one : listening) {
+    if (one.kind != Address::Kind::kTcp) continue;
+    address = one;
+    break;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto found, Resolve(address, /*passive=*/true));
+  return found.front();
 }
 
 std::string JoinWires(const std::vector<std::string>& wires) {
@@ -96,7 +112,8 @@ SessionMaker::SessionMaker(const ListenOptions& options, std::vector<EventLoop*>
     : options_(options),
       loops_(std::move(loops)),
       on_session_(std::move(on_session)),
-      table_(std::make_shared<SessionTable>(loops_.size(), options.max_sessions)) {}
+      table_(std::make_shared<SessionTable>(loops_.size(), options.max_sessions)),
+      ucx_address_(UcxAddress(options.addresses)) {}
 
 void SessionMaker::Refused(const Status& why) const {
   if (options_.on_refused) options_.on_refused(why);
@@ -129,8 +146,8 @@ Result<std::shared_ptr<SessionMaker::Request>> SessionMaker::Judge(const Hello& 
   PENSTOCK_ASSIGN_OR_RETURN(request->version,
                             AgreeOnVersion(hello.version_min, hello.version_max, hello.software));
   for (const std::string& wire : options_.wires) {
-    const bool both = std::find(hello.wires.begin(), hello.wires.end(), wire) != hello.wires.end();
-    if (request->wire.empty() && both && wire == "tcp") request->wire = wire;
+    const bool known = wire == "tcp" || wire == "ucx";
+    if (request->wire.empty() && known && Contains(hello.wires, wire)) request->wire = wire;
   }
   if (request->wire.empty()) {
     return Status(Code::kUnimplemented,
@@ -168,7 +185,6 @@ void SessionMaker::MakeSession(const Request& request) {
   info.peer_address = PeerName(request.fd.get());
   info.tenant = hello.tenant;
   info.client_name = hello.client_name;
-  info.wire = request.wire;
   info.streams = std::clamp<uint32_t>(hello.streams, 1, std::max(1u, limits.max_streams));
   info.max_in_flight = std::clamp<uint32_t>(hello.max_in_flight, 1, limits.max_in_flight);
   info.eager_bytes = limits.eager_bytes;
@@ -181,15 +197,14 @@ void SessionMaker::MakeSession(const Request& request) {
   reply.max_in_flight = info.max_in_flight;
   reply.max_chunk_bytes = info.max_chunk_bytes;
   reply.eager_bytes = info.eager_bytes;
-  reply.wire = info.wire;
 
   const auto session =
       std::make_shared<SessionImpl>(loop, std::move(request.fd), std::move(info), limits);
-  session->SetWire(std::make_unique<TcpWire>(session->wire_owner(), reply.streams));
   const auto refuse = [&](const Status& why) {
     session->Refuse(EncodeHelloReply(Reply(why)));
     Refused(why.Annotate(session->info().peer_address));
   };
+  if (const Status made = MakeWire(request, *session, reply); !made.ok()) return refuse(made);
   if (!table_->Add(reply.token, session)) {
     return refuse(Status(Code::kBusy, "the daemon is shutting down"));
   }
@@ -210,6 +225,41 @@ void SessionMaker::MakeSession(const Request& request) {
     if (!alive || alive->wire().Ready()) return;
     alive->Close(Status(Code::kDisconnected, "no data stream was attached in time"));
   });
+}
+
+Status SessionMaker::MakeWire(const Request& request, SessionImpl& session, HelloReply& reply) {
+  reply.wire = request.wire;
+  if (reply.wire == "ucx") {
+    const Status status = MakeUcxWire(session, reply);
+    const bool may_fall_back =
+        Contains(options_.wires, "tcp") && Contains(request.hello.wires, "tcp");
+    if (!status.ok() && !may_fall_back) return status;
+    if (!status.ok()) reply.wire = "tcp";
+  }
+  if (reply.wire == "tcp") {
+    session.SetWire(std::make_unique<TcpWire>(session.wire_owner(), reply.streams));
+  } else {
+    reply.streams = 0;
+  }
+  session.SetWireInfo(reply.wire, reply.streams);
+  return Status::Ok();
+}
+
+Status SessionMaker::MakeUcxWire(SessionImpl& session, HelloReply& reply) {
+  PENSTOCK_RETURN_IF_ERROR(ucx_address_.status());
+  PENSTOCK_ASSIGN_OR_RETURN(UcxWorker* const worker,
+                            UcxWorker::OfThisLoop(session.loop(), options_.ucx_config));
+  PENSTOCK_ASSIGN_OR_RETURN(reply.ucx_port, worker->Listen(*ucx_address_));
+  reply.ucx_host = options_.advertise_host;
+  if (reply.ucx_host.empty() && session.info().peer_address.starts_with("unix:")) {
+    // The client is on this host and has reached no address of ours yet.
+    const std::string host = ToAddress(*ucx_address_).host;
+    reply.ucx_host = host == "0.0.0.0" ? "127.0.0.1" : host == "::" ? "::1" : host;
+  }
+  auto wire = std::make_unique<UcxWire>(session.wire_owner(), *worker);
+  wire->Expect(reply.token);
+  session.SetWire(std::move(wire));
+  return Status::Ok();
 }
 
 void SessionMaker::OnAttach(UniqueFd fd, ByteSpan body) {

@@ -4,17 +4,14 @@
 #ifndef PENSTOCK_COMMON_TRANSPORT_UCX_CONTEXT_H_
 #define PENSTOCK_COMMON_TRANSPORT_UCX_CONTEXT_H_
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/transport/endpoint.h"
 #include "common/transport/ucx_library.h"
 
 namespace penstock {
-
-// Names of UCX's settings without "UCX_": {"TLS", "tcp"}. UCX itself also reads its environment.
-using UcxConfig = std::map<std::string, std::string>;
 
 class UcxContext {
  public:

@@ -52,6 +52,7 @@ struct UcxPieces {
 
 // A frame that UCX sends.
 struct UcxWire::Outgoing {
+  const UcxLibrary* ucx = nullptr;
   UcxWire* wire = nullptr;
   OutFrame frame;
   UcxPieces pieces;
@@ -59,6 +60,7 @@ struct UcxWire::Outgoing {
 
 // A payload that UCX fetches.
 struct UcxWire::Incoming {
+  const UcxLibrary* ucx = nullptr;
   UcxWire* wire = nullptr;
   uint64_t request_id = 0;
   DataHeader header;
@@ -79,6 +81,10 @@ UcxWire::UcxWire(WireOwner& owner, UcxWorker& worker)
       queue_(kCutting, [&owner](std::function<void()> fn) { owner.Defer(std::move(fn)); }) {}
 
 UcxWire::~UcxWire() {
+  // Only a loop that ends before its sessions leaves something here.
+  for (Outgoing* const one : outgoing_) one->wire = nullptr;
+  for (Incoming* const one : incoming_) one->wire = nullptr;
+  if (endpoint_ != nullptr && !endpoint_given_up_) endpoint_->user = nullptr;
   if (expected_) worker_.Forget(*expected_);
   worker_.loop().CancelTimer(connect_timer_);
 }
@@ -158,6 +164,7 @@ void UcxWire::Flush() {
     if (begun > kBytesPerTurn) return owner_.ScheduleFlush();
     auto outgoing = std::make_unique<Outgoing>();
     if (!queue_.NextFrame(outgoing->frame)) return;
+    outgoing->ucx = &worker_.ucx();
     outgoing->wire = this;
     outgoing->pieces.Set(outgoing->frame.cursor, outgoing->frame.length);
     begun += kDataHeaderBytes + outgoing->frame.length;
@@ -173,8 +180,12 @@ void UcxWire::Start(std::unique_ptr<Outgoing> outgoing) {
   param.user_data = outgoing.get();
   param.cb.send = [](void* request, ucs_status_t status, void* user_data) {
     auto* const sent = static_cast<Outgoing*>(user_data);
-    sent->wire->worker_.ucx().ucp_request_free(request);
-    sent->wire->OnSent(sent, status);
+    sent->ucx->ucp_request_free(request);
+    if (sent->wire == nullptr) {
+      delete sent;
+    } else {
+      sent->wire->OnSent(sent, status);
+    }
   };
   const auto [buffer, count] = outgoing->pieces.Describe(param);
   Outgoing* const sending = outgoing.release();
@@ -244,6 +255,7 @@ bool UcxWire::Deliver(uint64_t request_id, const DataHeader& header, void* data,
     status = Status(Code::kBadBuffer, "the destination is not registered memory");
   } else if (rendezvous) {
     auto incoming = std::make_unique<Incoming>();
+    incoming->ucx = &worker_.ucx();
     incoming->wire = this;
     incoming->request_id = request_id;
     incoming->header = header;
@@ -266,9 +278,13 @@ bool UcxWire::Fetch(std::unique_ptr<Incoming> incoming, void* descriptor) {
   param.user_data = incoming.get();
   param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user_data) {
     auto* const fetched = static_cast<Incoming*>(user_data);
-    UcxWire* const wire = fetched->wire;
-    wire->worker_.ucx().ucp_request_free(request);
-    wire->OnFetched(fetched, UcxStatus(wire->worker_.ucx(), status, "fetching on the ucx wire"));
+    const UcxLibrary& ucx = *fetched->ucx;
+    ucx.ucp_request_free(request);
+    if (fetched->wire == nullptr) {
+      delete fetched;
+    } else {
+      fetched->wire->OnFetched(fetched, UcxStatus(ucx, status, "fetching on the ucx wire"));
+    }
   };
   const auto [buffer, count] = incoming->pieces.Describe(param);
   Incoming* const fetching = incoming.release();
@@ -371,6 +387,7 @@ void UcxWire::Shutdown(const Status& why, std::function<void()> stopped) {
   queue_.DropFailed();
   if (endpoint_ != nullptr) {
     endpoint_closed_ = false;
+    endpoint_given_up_ = true;
     worker_.Close(endpoint_, [this] {
       endpoint_closed_ = true;
       CheckStopped();

@@ -86,6 +86,7 @@ class UcxWire final : public Wire, private UcxEndpointUser {
   std::function<void()> stopped_;
   Status why_;
   bool endpoint_closed_ = true;
+  bool endpoint_given_up_ = false;  // The worker closes it.
 };
 
 }  // namespace penstock

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/transport/endpoint.h"
+#include "common/transport/memory_registration.h"
 
 namespace penstock {
 namespace {
@@ -25,6 +26,7 @@ constexpr uint32_t kInFlight = 4;
 
 std::vector<std::byte>& Memory() {
   static std::vector<std::byte> memory(kBytes, std::byte{0x77});
+  static const auto registration = MemoryRegistration::Create(memory, {});
   return memory;
 }
 

@@ -49,7 +49,9 @@ class ForwardingEvents final : public SessionEvents {
 std::vector<Road> Roads() {
   return {{"TcpV4", "tcp", "tcp://127.0.0.1:0"},
           {"TcpV6", "tcp", "tcp://[::1]:0"},
-          {"TcpUnix", "tcp", "unix"}};
+          {"TcpUnix", "tcp", "unix"},
+          {"UcxV4", "ucx", "tcp://127.0.0.1:0"},
+          {"UcxUnix", "ucx", "unix"}};
 }
 
 std::unique_ptr<SessionEvents> Forwarding(RecordingEvents& to) {
