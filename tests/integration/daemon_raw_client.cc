@@ -40,7 +40,10 @@ class RawClient::Events final : public SessionEvents, public std::enable_shared_
     changed.SignalAll();
   }
 
+  explicit Events(std::function<void()> before_data) : before_data_(std::move(before_data)) {}
+
   bool Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces) override {
+    if (before_data_) before_data_();
     MutexLock lock(mu);
     const auto it = buffers.find({request_id, header.item});
     if (it == buffers.end() || header.offset > it->second.size() ||
@@ -89,6 +92,9 @@ class RawClient::Events final : public SessionEvents, public std::enable_shared_
   // On the loop only.
   Session* session = nullptr;
   std::shared_ptr<Events> self;
+
+ private:
+  const std::function<void()> before_data_;
 };
 
 RawClient::RawClient(EventLoop* loop, std::unique_ptr<EventLoop> own_loop, const Options& options)
@@ -96,7 +102,7 @@ RawClient::RawClient(EventLoop* loop, std::unique_ptr<EventLoop> own_loop, const
       loop_(*loop),
       patience_(options.patience),
       fingerprint_(options.ns.ComputeFingerprint()),
-      events_(std::make_shared<Events>()) {}
+      events_(std::make_shared<Events>(options.before_data)) {}
 
 Result<std::unique_ptr<RawClient>> RawClient::Connect(const Options& options) {
   std::unique_ptr<EventLoop> own;

@@ -4,6 +4,7 @@
 #ifndef PENSTOCK_TESTS_INTEGRATION_DAEMON_RAW_CLIENT_H_
 #define PENSTOCK_TESTS_INTEGRATION_DAEMON_RAW_CLIENT_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +35,7 @@ class RawClient {
     NamespaceDescriptor ns = TestNamespace();
     bool open_namespace = true;
     Duration patience = std::chrono::seconds(30);
+    std::function<void()> before_data;  // Called on the loop when bytes of a fetch are there.
   };
   static Result<std::unique_ptr<RawClient>> Connect(const Options& options);
   static Result<std::unique_ptr<RawClient>> Connect(const Address& address) {

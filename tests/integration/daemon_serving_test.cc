@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "common/format/checksum.h"
+#include "common/transport/hello.h"
 #include "common/transport/socket.h"
 #include "tests/integration/daemon_fixture.h"
 
@@ -143,23 +144,30 @@ TEST_F(DaemonServingTest, AFailingRequestSaysWhyAndTheSessionGoesOn) {
   ExpectIdle();
 }
 
-// Connects to `address` and writes `bytes`; returns when the daemon has closed the connection.
-void Knock(const Address& address, std::string_view bytes, bool wait = true) {
+// Connects to `address` and writes `bytes`; returns what the daemon says once it has closed the
+// connection.
+std::string Knock(const Address& address, std::string_view bytes, bool wait = true) {
   const auto resolved = Resolve(address, /*passive=*/false);
-  ASSERT_TRUE(resolved.ok());
   const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(connect(fd.get(), resolved->front().get(), resolved->front().length), 0);
+  EXPECT_EQ(connect(fd.get(), resolved->front().get(), resolved->front().length), 0);
   while (!bytes.empty()) {
     const ssize_t sent = send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent <= 0) break;
     bytes.remove_prefix(static_cast<size_t>(sent));
   }
-  if (!wait) return;
+  std::string answer;
+  if (!wait) return answer;
   pollfd closed{fd.get(), POLLIN | POLLHUP, 0};
   char buffer[256];
-  do {
-    ASSERT_GT(poll(&closed, 1, 20000), 0) << "the daemon keeps listening to garbage";
-  } while (recv(fd.get(), buffer, sizeof(buffer), 0) > 0);
+  for (;;) {
+    if (poll(&closed, 1, 20000) <= 0) {
+      ADD_FAILURE() << "the daemon keeps listening to garbage";
+      return answer;
+    }
+    const ssize_t got = recv(fd.get(), buffer, sizeof(buffer), 0);
+    if (got <= 0) return answer;
+    answer.append(buffer, static_cast<size_t>(got));
+  }
 }
 
 TEST_F(DaemonServingTest, GarbageOnThePortIsRefusedCountedAndHarmless) {
@@ -183,6 +191,81 @@ TEST_F(DaemonServingTest, GarbageOnThePortIsRefusedCountedAndHarmless) {
   const auto after = Connect();
   EXPECT_EQ(after->Put(after->Key("a"), "bytes"), Code::kOk);
   EXPECT_EQ(*before->Get(before->Key("a")), "bytes");
+}
+
+TEST_F(DaemonServingTest, AClientOfAnotherVersionIsToldBothAndCounted) {
+  Start();
+  Hello hello;
+  hello.version_min = 98;
+  hello.version_max = 99;
+  hello.software = "penstock 98.0.0";
+  hello.wires = {"tcp"};
+  const std::vector<std::byte> body = EncodeHello(hello);
+  const FrameHeader header =
+      MakeFrameHeader(MessageType::kHello, 0, static_cast<uint32_t>(body.size()));
+  const std::string answer =
+      Knock(address(), std::string(reinterpret_cast<const char*>(&header), sizeof(header)) +
+                           std::string(AsText(body)));
+  ASSERT_GT(answer.size(), sizeof(FrameHeader));
+  const auto reply = ParseHelloReply(AsBytes(answer).subspan(sizeof(FrameHeader)));
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(CodeFromWire(reply->status), Code::kVersionSkew);
+  EXPECT_THAT(reply->message, HasSubstr("98"));
+  EXPECT_THAT(reply->message, HasSubstr(std::to_string(kProtocolVersion)));
+  EXPECT_TRUE(Eventually([this] {
+    return Metric("penstock_connections_refused_total{reason=\"VERSION_SKEW\"}") == 1;
+  }));
+}
+
+TEST_F(DaemonServingTest, ASlowReaderGetsWhatWasPromisedThoughAllElseWasReplaced) {
+  DaemonOptions options = SmallDaemon();
+  options.serving.fetch_window_bytes = 256u << 10;
+  Start(std::move(options));
+  // The reader's thread stands still when the first bytes are there, until it is told to go on.
+  Mutex mu;
+  CondVar changed;
+  bool reading = false, go_on = true;
+  const auto slow = Connect({.before_data = [&] {
+    MutexLock lock(mu);
+    reading = true;
+    changed.SignalAll();
+    while (!go_on) changed.Wait(mu);
+  }});
+  const auto other = Connect();
+  for (int round = 0; round < 5; ++round) {
+    std::vector<ChunkKey> keys;  // More than sockets hold.
+    for (int i = 0; i < 5; ++i) {
+      keys.push_back(slow->Key("slow" + std::to_string(round * 10 + i)));
+      ASSERT_EQ(slow->Put(keys.back(), TellingBytes(keys.back(), 1, 6u << 20)), Code::kOk);
+    }
+    const auto set = [&](bool new_reading, bool new_go_on) {
+      MutexLock lock(mu);
+      reading = new_reading;
+      go_on = new_go_on;
+      changed.SignalAll();
+    };
+    set(false, false);
+    std::vector<Result<std::string>> got;
+    std::thread reader([&] { got = slow->GetMany(keys); });
+    {
+      MutexLock lock(mu);
+      while (!reading) changed.Wait(mu);
+    }
+    for (int i = 0; i < 100; ++i) {
+      const ChunkKey filler = other->Key(std::to_string(round) + "." + std::to_string(i));
+      ASSERT_EQ(other->Put(filler, TellingBytes(filler, 2, 1u << 20)), Code::kOk);
+    }
+    EXPECT_THAT(other->Keys(MessageType::kDrop, keys),
+                Each(testing::AnyOf(Code::kOk, Code::kMiss)));
+    EXPECT_GE(Metric("penstock_fetch_held_chunks"), 1);
+    set(true, true);
+    reader.join();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      ASSERT_TRUE(got[i].ok()) << got[i].status().ToString();
+      EXPECT_EQ(ToldVersion(keys[i], *got[i]), 1u);
+    }
+  }
+  ExpectIdle();
 }
 
 TEST_F(DaemonServingTest, AClientThatGoesAwayInMidStoreLeavesNothing) {

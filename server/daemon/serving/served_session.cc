@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/units.h"
+#include "common/log/log.h"
 #include "common/protocol/messages.h"
 #include "fmt/format.h"
 
@@ -39,6 +41,11 @@ ServedSession::ServedSession(Session& session, Serving& serving, uint32_t data_t
   counters_.sessions_opened.Add();
   counters_.sessions.Add(1);
   serving_.directory.Add(record_);
+  if (record_->internal) return;
+  PENSTOCK_LOG(kInfo, "session opened", {"peer", record_->info.peer_address},
+               {"name", record_->info.client_name}, {"tenant", record_->info.tenant},
+               {"software", record_->info.peer_software}, {"wire", record_->info.wire},
+               {"thread", data_thread});
 }
 
 ServedSession::~ServedSession() {
@@ -251,6 +258,11 @@ void ServedSession::OnClosed(const Status& why) {
   serving_.directory.Remove(record_->id);
   counters_.sessions_closed[why.code()].Add();
   counters_.sessions.Add(-1);
+  if (record_->internal) return;
+  PENSTOCK_LOG(kInfo, "session closed", {"peer", record_->info.peer_address},
+               {"name", record_->info.client_name}, {"status", why},
+               {"lasted", RoughDuration(MonotonicNow() - record_->opened)},
+               {"requests", record_->requests.value()});
 }
 
 void ServedSession::NoteActivity() {

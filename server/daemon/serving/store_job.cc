@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/format/manifest.h"
+#include "common/log/log.h"
 
 namespace penstock {
 
@@ -195,6 +196,7 @@ void StoreJob::CommitItem(uint32_t index) {
 // The one place where the outcome of a commit is counted, whether or not anybody still waits.
 Status StoreJob::RunCommit(Commit& commit) {
   const uint64_t bytes = commit.chunk.bytes();
+  const ChunkKey key = commit.chunk.key();
   Status status = commit.store.Commit(std::move(commit.chunk));
   ServingCounters& counters = commit.counters;
   if (status.ok()) {
@@ -207,6 +209,9 @@ Status StoreJob::RunCommit(Commit& commit) {
     counters.store_exists.Add();
   } else {
     counters.store_failed[status.code()].Add();
+    PENSTOCK_LOG(kWarn, "chunk not committed", {"op", "store"}, {"key", key.ToShortHex()},
+                 {"bytes", bytes}, {"peer", commit.record->info.peer_address},
+                 {"name", commit.record->info.client_name}, {"status", status});
   }
   counters.store_pending_items.Add(-1);
   return status;
