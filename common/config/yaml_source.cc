@@ -2,6 +2,7 @@
 // file.
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <sstream>
 
 #include "common/config/assignment.h"
 #include "common/config/bad_setting.h"
@@ -17,7 +19,9 @@ namespace penstock::internal {
 namespace {
 
 constexpr size_t kMaxFileBytes = 1u << 20;
-constexpr size_t kMaxAssignments = 4096;
+// Keys and elements of lists, each counted as often as aliases repeat it: a small file can write an
+// endless one.
+constexpr size_t kMaxEntries = 4096;
 constexpr int kMaxDepth = 8;
 
 Result<std::string> ReadFile(const std::string& path) {
@@ -45,6 +49,7 @@ class Flattener {
     if (depth > kMaxDepth) return Bad(fmt::format("{}: nested too deeply", At(map)));
     for (const auto& entry : map) {
       if (!entry.first.IsScalar()) return Bad(fmt::format("{}: a key is no word", At(map)));
+      PENSTOCK_RETURN_IF_ERROR(CountEntry(At(entry.first)));
       const std::string name = prefix + entry.first.Scalar();
       PENSTOCK_RETURN_IF_ERROR(First(name, At(entry.first)));
       if (entry.second.IsMap()) {
@@ -82,31 +87,72 @@ class Flattener {
           return Bad(fmt::format("{}: {}: an element of the list is no single value", at,
                                  QuoteValue(name)));
         }
+        PENSTOCK_RETURN_IF_ERROR(CountEntry(at));
         a.values.push_back(element.Scalar());
       }
     } else {
       a.no_value = true;
     }
     found_.push_back(std::move(a));
-    return found_.size() <= kMaxAssignments ? Status::Ok() : Bad(at + ": too many settings");
+    return Status::Ok();
+  }
+
+  Status CountEntry(const std::string& at) {
+    return ++entries_ <= kMaxEntries ? Status::Ok() : Bad(at + ": too many settings");
   }
 
   const std::string path_;
+  size_t entries_ = 0;
   std::vector<Assignment> found_;
   std::map<std::string, std::string> first_at_;
 };
 
-Result<std::vector<Assignment>> ParseYaml(const std::string& path, const std::string& text) {
-  const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-  if (documents.empty() || (documents.size() == 1 && documents[0].IsNull())) {
-    return std::vector<Assignment>();
+// Where a document begins; nothing else of it.
+class DocumentStart : public YAML::EventHandler {
+ public:
+  const YAML::Mark& mark() const { return mark_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { mark_ = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  YAML::Mark mark_;
+};
+
+// yaml-cpp's own way to load all documents never ends on a stray comma: it makes one empty document
+// there after the other without passing it.
+Status AtMostOneDocument(const std::string& path, const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStart first;
+  DocumentStart second;
+  if (!parser.HandleNextDocument(first) || !parser.HandleNextDocument(second)) return Status::Ok();
+  const int line = second.mark().line + 1;
+  if (second.mark().pos == first.mark().pos) {
+    return Bad(fmt::format("{}:{}: want settings such as \"name: value\"", path, line));
   }
-  if (documents.size() > 1) return Bad(fmt::format("{}: more than one YAML document", path));
-  if (!documents[0].IsMap()) {
+  return Bad(fmt::format("{}:{}: more than one YAML document", path, line));
+}
+
+Result<std::vector<Assignment>> ParseYaml(const std::string& path, const std::string& text) {
+  PENSTOCK_RETURN_IF_ERROR(AtMostOneDocument(path, text));
+  const YAML::Node document = YAML::Load(text);
+  if (document.IsNull()) return std::vector<Assignment>();
+  if (!document.IsMap()) {
     return Bad(fmt::format("{}:1: want settings such as \"name: value\"", path));
   }
   Flattener flattener(path);
-  PENSTOCK_RETURN_IF_ERROR(flattener.Walk(documents[0], "", 1));
+  PENSTOCK_RETURN_IF_ERROR(flattener.Walk(document, "", 1));
   return flattener.Release();
 }
 

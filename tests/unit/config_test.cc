@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -281,7 +282,24 @@ TEST_F(ConfigTest, YamlOfTheWrongShapeIsRefusedWithItsLine) {
   complaint("a: " + std::string(5000, '['));
   complaint(std::string(5000, '{'));
   complaint("listen: " + std::string((1 << 20) + 1, 'x'));
+  // yaml-cpp never gets past this comma, and makes empty documents of it for ever.
+  EXPECT_THAT(complaint(",\nlisten: a\n"), HasSubstr("penstock.yaml:1: want settings"));
   EXPECT_THAT(complaint("config: other.yaml\n"), HasSubstr("unknown option \"config\""));
+}
+
+TEST_F(ConfigTest, AliasesThatMultiplyAreRefusedBeforeTheyDo) {
+  std::string sections = "s0: &a0 {}\n";
+  for (int level = 1; level < 7; ++level) {
+    sections += fmt::format("s{}: &a{} {{", level, level);
+    for (int i = 0; i < 64; ++i) sections += fmt::format("k{}: *a{}, ", i, level - 1);
+    sections += "}\n";
+  }
+  EXPECT_THAT(LoadFile(sections).message(), HasSubstr("too many settings"));
+  std::string lists = "l0: &b [x";
+  for (int i = 0; i < 2000; ++i) lists += ", x";
+  lists += "]\n";
+  for (int i = 1; i < 2000; ++i) lists += fmt::format("l{}: *b\n", i);
+  EXPECT_THAT(LoadFile(lists).message(), HasSubstr("too many settings"));
 }
 
 TEST_F(ConfigTest, AnEmptyFileAndAnEmptyListAreFine) {
