@@ -22,8 +22,10 @@ constexpr std::chrono::seconds kStopPatience{1};
 
 constexpr SendQueue::Options kCutting = {.slice_bytes = 1u << 20, .scattered_bytes = 64u << 10};
 
+}  // namespace
+
 // Pieces as UCX wants them. Lives as long as the operation.
-struct UcxPieces {
+struct UcxWire::UcxPieces {
   std::vector<ucp_dt_iov_t> list;
 
   // Describes all of `cursor`'s next `bytes`.
@@ -47,8 +49,6 @@ struct UcxPieces {
     return {list.data(), list.size()};
   }
 };
-
-}  // namespace
 
 // A frame that UCX sends.
 struct UcxWire::Outgoing {

@@ -46,6 +46,7 @@ class UcxWire final : public Wire, private UcxEndpointUser {
   void Shutdown(const Status& why, std::function<void()> stopped) override;
 
  private:
+  struct UcxPieces;
   struct Outgoing;
   struct Incoming;
   struct Wait;

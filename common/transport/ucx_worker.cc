@@ -35,8 +35,8 @@ void OnControlSent(void* request, ucs_status_t /*status*/, void* user_data) {
 
 }  // namespace
 
-UcxWorker::UcxWorker(EventLoop& loop, UcxContext& context, ucp_worker_h worker)
-    : loop_(loop), context_(context), ucx_(context.ucx()), worker_(worker) {}
+UcxWorker::UcxWorker(EventLoop& loop, const UcxLibrary& ucx, ucp_worker_h worker)
+    : loop_(loop), ucx_(ucx), worker_(worker) {}
 
 Result<UcxWorker*> UcxWorker::OfThisLoop(EventLoop& loop, const UcxConfig& config) {
   if (this_loops_worker != nullptr) return this_loops_worker;
@@ -47,7 +47,7 @@ Result<UcxWorker*> UcxWorker::OfThisLoop(EventLoop& loop, const UcxConfig& confi
   ucp_worker_h handle = nullptr;
   const ucs_status_t status = context->ucx().ucp_worker_create(context->handle(), &params, &handle);
   if (status != UCS_OK) return UcxStatus(context->ucx(), status, "making a UCX worker");
-  const std::shared_ptr<UcxWorker> worker(new UcxWorker(loop, *context, handle));
+  const std::shared_ptr<UcxWorker> worker(new UcxWorker(loop, context->ucx(), handle));
   PENSTOCK_RETURN_IF_ERROR(worker->Start());
   // The loop holds the worker, and drops it on its own thread when it ends.
   loop.AddPoller([worker] { return worker->Poll(); }, [worker] { return worker->Arm(); });

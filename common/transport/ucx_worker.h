@@ -67,7 +67,7 @@ class UcxWorker {
   void Close(UcxEndpoint* endpoint, std::function<void()> closed);
 
  private:
-  UcxWorker(EventLoop& loop, UcxContext& context, ucp_worker_h worker);
+  UcxWorker(EventLoop& loop, const UcxLibrary& ucx, ucp_worker_h worker);
 
   Status Start();
   bool Poll();
@@ -82,7 +82,6 @@ class UcxWorker {
   Status SetHandlers();
 
   EventLoop& loop_;
-  UcxContext& context_;
   const UcxLibrary& ucx_;
   const ucp_worker_h worker_;
   int event_fd_ = -1;
