@@ -64,6 +64,7 @@ NamespaceDescriptor Descriptor() {
 
 void AddFormats(Corpus& corpus) {
   corpus.Add("namespace", "plain", Descriptor().Encode());
+  corpus.Add("namespace", "json", AsBytes(Descriptor().ToJson(NamespaceDescriptor::Salt::kShow)));
   corpus.Add("selection", "layers", Selection::Layers(3, 4).Encode());
   corpus.Add("selection", "kinds", Selection::Kinds({SegmentKind::kK, SegmentKind::kV}).Encode());
   corpus.Add("manifest", "plain", Manifest::Plain(65536, 7, 256).Encode());
@@ -83,6 +84,8 @@ void AddFormats(Corpus& corpus) {
 
   const FrameHeader frame = MakeFrameHeader(MessageType::kMatch, 12, 345);
   corpus.Add("frame", "header", {reinterpret_cast<const std::byte*>(&frame), sizeof(frame)});
+  const std::string messages("\1\0\0\2\5\0\3\364\1\4\15\2", 12);  // Empty, short, long, too large.
+  corpus.Add("frame", "messages", AsBytes(messages));
   DataHeader data;
   data.item = 1;
   data.offset = 1u << 20;
@@ -117,6 +120,9 @@ void AddTexts(Corpus& corpus) {
   corpus.Add("address", "v6", AsBytes("tcp://[::1]:0"));
   corpus.Add("address", "bare", AsBytes("node-1:7411"));
   corpus.Add("address", "unix", AsBytes("unix:///run/penstock.sock"));
+  corpus.Add("address", "bytes", AsBytes("1.5 GiB"));
+  corpus.Add("address", "duration", AsBytes("250ms"));
+  corpus.Add("address", "key", AsBytes(std::string(60, 'a') + "09AF"));
   corpus.Add("config", "yaml",
              AsBytes("# What.\nlisten: [a, b]\nstore:\n  bytes: 4GiB\n  x: \"y\"\n"), 0);
   corpus.Add("config", "flags",

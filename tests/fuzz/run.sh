@@ -36,11 +36,13 @@ fi
 export ASAN_OPTIONS=detect_stack_use_after_return=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 
-# fuzz TARGET: new inputs go to a working corpus beside the build, which the next run starts from.
+# fuzz TARGET: new inputs go to a working corpus beside the build, which the next run starts from. The
+# outer limit is for libFuzzer itself, which may hang while it reports an input that hangs.
 fuzz() {
   local work=$BUILD/corpus/$1 findings=$BUILD/findings/$1-
   mkdir -p "$work" "$BUILD/findings" "$BUILD/logs"
-  "$BUILD/tests/fuzz/$1_fuzz" "$work" "$CORPUS/$1" -max_total_time="$SECONDS_EACH" -timeout=10 \
+  timeout --kill-after=5 $((SECONDS_EACH + 60)) \
+    "$BUILD/tests/fuzz/$1_fuzz" "$work" "$CORPUS/$1" -max_total_time="$SECONDS_EACH" -timeout=10 \
     -rss_limit_mb=1024 -max_len=8192 -artifact_prefix="$findings" -print_final_stats=1 \
     >"$BUILD/logs/$1.log" 2>&1
 }
