@@ -124,6 +124,16 @@ TEST_F(StoreRetention, SpaceThatAReaderOfADroppedChunkHoldsIsBusyAndNotAllPinned
   EXPECT_TRUE(t_.Put(TestKey(9), kChunk).ok());
 }
 
+// Bytes of the payload would not do: what comes back is whole granules.
+TEST(StoreRetentionBusy, SmallWritesInProgressAreCountedByTheRoomTheyTake) {
+  TestStore t(64 * kKiB);
+  std::vector<PendingChunk> writers;
+  for (uint64_t i = 0; i < 200; ++i) writers.push_back(t.Begin(TestKey(i), 1).value());
+  EXPECT_EQ(t.Put(TestKey(999), 64 * kKiB).code(), Code::kBusy);
+  writers.clear();
+  EXPECT_TRUE(t.Put(TestKey(999), 64 * kKiB).ok());
+}
+
 TEST_F(StoreRetention, AReservationHoldsUntilItIsReleased) {
   Fill();
   const MatchResult match = Reserve(Keys(0, 2), minutes(1));
@@ -174,6 +184,17 @@ TEST_F(StoreRetention, AReservationEndsByItsTimeEvenIfNobodyCalls) {
   EXPECT_TRUE(t_.Put(TestKey(9), kChunk).ok());  // Without Maintain().
   EXPECT_EQ(t_.store->Stats().reservations, 0u);
   EXPECT_EQ(t_.store->Stats().reservations_expired, 1u);
+  t_.ExpectCountersAddUp();
+}
+
+TEST_F(StoreRetention, AReservationThatIsOverIsFencedEvenIfNobodyHasLookedSince) {
+  Fill();
+  const MatchResult one = Reserve(Keys(0, 1), seconds(10));
+  const MatchResult other = Reserve(Keys(1, 2), seconds(10));
+  t_.clock.Advance(seconds(10));
+  EXPECT_EQ(t_.store->RenewReservation(one.reservation, kOwner, seconds(10)).code(), Code::kFenced);
+  EXPECT_EQ(t_.store->ReleaseReservation(other.reservation, kOwner).code(), Code::kFenced);
+  EXPECT_EQ(t_.store->Stats().reservations_expired, 2u);
   t_.ExpectCountersAddUp();
 }
 
@@ -303,6 +324,18 @@ TEST_F(StoreRetention, APinPassesOnToTheReplacement) {
   Fill(8, 24);
   EXPECT_EQ(t_.Get(TestKey(0)), 2u);
   EXPECT_TRUE(t_.store->Unpin(TestKey(0), t_.terms).ok());
+}
+
+TEST(StoreRetentionBudget, APinThatIsOverTakesNoRoomFromOneThatPassesOn) {
+  ChunkStoreOptions options = TestStore::Options(8 * kMiB);
+  options.max_pinned = 0.25;
+  TestStore t(options);
+  for (uint64_t i = 0; i < 2; ++i) ASSERT_TRUE(t.Put(TestKey(i), kMiB).ok());
+  ASSERT_TRUE(t.store->Pin(TestKey(0), t.terms, std::chrono::seconds(1)).ok());
+  ASSERT_TRUE(t.store->Pin(TestKey(1), t.terms, std::chrono::hours(1)).ok());
+  t.clock.Advance(std::chrono::seconds(1));
+  ASSERT_TRUE(t.Put(TestKey(1), 2 * kMiB, {.replace = true}).ok());
+  EXPECT_TRUE(t.store->Stat(TestKey(1), t.terms)->pinned);
 }
 
 TEST(StoreRetentionBudget, PinsBeyondTheBudgetAreRefused) {

@@ -3,5 +3,6 @@ penstock_test(store_allocator_test SRCS store_allocator_test.cc DEPS penstock_st
 penstock_test(store_arena_test SRCS store_arena_test.cc DEPS penstock_store)
 penstock_test(store_lru_policy_test SRCS store_lru_policy_test.cc DEPS penstock_store)
 penstock_test(store_prefix_plan_test SRCS store_prefix_plan_test.cc DEPS penstock_store)
+penstock_test(store_model_test SRCS store_model_test.cc DEPS penstock_store)
 penstock_test(store_retention_test SRCS store_retention_test.cc DEPS penstock_store)
 penstock_test(store_faults_test SRCS store_faults_test.cc DEPS penstock_store LABELS unit faults)

@@ -82,12 +82,30 @@ ChunkRef ChunkIndex::Evict(RetentionNode& node) {
   return Depart(*entry);
 }
 
+std::string ChunkIndex::Check(Sums& sums) const {
+  for (uint32_t number = 0; number < shards(); ++number) {
+    const Shard& shard = shards_[number];
+    MutexLock lock(shard.mu);
+    for (const auto& [key, entry] : shard.chunks) {
+      const bool placed = entry->place != RetentionNode::Place::kNowhere;
+      if (entry->key != key || entry->refs.load() == 0 || entry->detached || !placed) {
+        return "the index has a chunk that is gone, or that the policy does not know: " +
+               key.ToShortHex();
+      }
+      ++sums.chunks;
+      sums.arena_bytes += entry->arena_bytes;
+    }
+  }
+  return "";
+}
+
 void ChunkIndex::Arrive(ChunkEntry& entry) {
   policy_.Admit(entry);
   entry.ns->chunks.fetch_add(1, std::memory_order_relaxed);
   entry.ns->bytes.fetch_add(entry.payload_bytes, std::memory_order_relaxed);
   Add(counters_.chunks, 1);
   Add(counters_.chunk_bytes, entry.payload_bytes);
+  Add(counters_.chunk_arena_bytes, entry.arena_bytes);
 }
 
 ChunkRef ChunkIndex::Depart(ChunkEntry& entry) {
@@ -97,6 +115,7 @@ ChunkRef ChunkIndex::Depart(ChunkEntry& entry) {
   entry.ns->bytes.fetch_sub(entry.payload_bytes, std::memory_order_relaxed);
   Subtract(counters_.chunks, 1);
   Subtract(counters_.chunk_bytes, entry.payload_bytes);
+  Subtract(counters_.chunk_arena_bytes, entry.arena_bytes);
   Add(counters_.detached_chunks, 1);
   Add(counters_.detached_bytes, entry.payload_bytes);
   ChunkRef of_index(&entry);

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -67,9 +68,16 @@ class ChunkIndex {
 
   uint32_t shards() const { return mask_ + 1; }
 
+  struct Sums {
+    size_t chunks = 0;
+    uint64_t arena_bytes = 0;
+  };
+  // Walks everything and adds it to `sums`; empty if all is well, otherwise what is not. For tests.
+  std::string Check(Sums& sums) const;
+
  private:
   struct alignas(64) Shard {
-    Mutex mu;
+    mutable Mutex mu;
     absl::flat_hash_map<ChunkKey, ChunkEntry*, KeyHash> chunks ABSL_GUARDED_BY(mu);
   };
 

@@ -121,10 +121,12 @@ Status ChunkStore::MakeRoom(ChunkEntry& entry) {
 }
 
 Status ChunkStore::NoRoom(const ChunkEntry& entry) const {
-  // Bytes that come back by themselves: if they would do, it is a matter of time.
-  const uint64_t coming = parts_->space->pending().bytes() - entry.payload_bytes +
-                          Read(parts_->counters.detached_bytes);
-  const uint64_t free = parts_->space->allocator().free_bytes();
+  // Bytes that come back by themselves, all that are taken and not in the index: if they would do,
+  // it is a matter of time.
+  const ExtentAllocator& allocator = parts_->space->allocator();
+  const uint64_t free = allocator.free_bytes();
+  const uint64_t taken = allocator.capacity() - free;
+  const uint64_t coming = taken - std::min(taken, Read(parts_->counters.chunk_arena_bytes));
   if (free + coming >= entry.arena_bytes && coming > 0) {
     return Status(Code::kBusy,
                   fmt::format("{} bytes are wanted, {} are free, {} are in stores or reads in "
@@ -171,6 +173,8 @@ Status ChunkStore::Publish(ChunkEntry* entry, OwnerId owner, bool replace) {
   StoreCounters& counters = parts_->counters;
   const uint64_t bytes = entry->payload_bytes;
   entry->last_use.store(parts_->Draw(1), std::memory_order_relaxed);
+  // Else a pin that is over could keep the chunk's own pin from passing on.
+  if (replace) (void)parts_->holds.Expire(parts_->Now());
   ChunkRef replaced;
   const Code code = parts_->index.Insert(*entry, replace, replaced);
   parts_->space->pending().Return(owner, bytes);
@@ -191,12 +195,16 @@ Status ChunkStore::Publish(ChunkEntry* entry, OwnerId owner, bool replace) {
 // ---- Retention ----------------------------------------------------------------------------------
 
 Status ChunkStore::ReleaseReservation(ReservationId id, OwnerId owner) {
+  // Whether it is over is for the clock to say, not for who looked at it last.
+  (void)parts_->holds.Expire(parts_->Now());
   return parts_->holds.Release(id, owner);
 }
 
 Status ChunkStore::RenewReservation(ReservationId id, OwnerId owner, Duration ttl) {
   const Duration granted = std::clamp(ttl, Duration::zero(), parts_->options.max_reservation_ttl);
-  return parts_->holds.Renew(id, owner, parts_->Now() + granted);
+  const MonotonicTime now = parts_->Now();
+  (void)parts_->holds.Expire(now);
+  return parts_->holds.Renew(id, owner, now + granted);
 }
 
 size_t ChunkStore::ReleaseOwner(OwnerId owner) { return parts_->holds.ReleaseOwner(owner); }
@@ -290,6 +298,20 @@ ChunkStore::Maintenance ChunkStore::Maintain() {
 uint64_t ChunkStore::max_chunk_bytes() const { return parts_->options.max_chunk_bytes; }
 MutableByteSpan ChunkStore::arena() const { return parts_->space->arena().span(); }
 int ChunkStore::arena_fd() const { return parts_->space->arena().fd(); }
+
+std::string ChunkStore::CheckInvariants() const {
+  if (std::string wrong = parts_->space->allocator().CheckInvariants(); !wrong.empty())
+    return wrong;
+  ChunkIndex::Sums sums;
+  if (std::string wrong = parts_->index.Check(sums); !wrong.empty()) return wrong;
+  const uint64_t used = parts_->space->allocator().GetStats().used_bytes;
+  const uint64_t counted = Read(parts_->counters.chunk_arena_bytes);
+  if (sums.arena_bytes > used || sums.arena_bytes != counted) {
+    return fmt::format("{} bytes are indexed, {} are counted, {} are taken", sums.arena_bytes,
+                       counted, used);
+  }
+  return parts_->policy->CheckInvariants(sums.chunks);
+}
 
 ChunkStoreStats ChunkStore::Stats() const {
   const StoreCounters& counters = parts_->counters;

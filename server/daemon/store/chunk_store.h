@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/base/bytes.h"
@@ -139,6 +140,9 @@ class ChunkStore {
   // can map read-only only. Valid as long as the store.
   MutableByteSpan arena() const;
   int arena_fd() const;
+  // Walks everything; empty if index, policy and allocator agree, otherwise where they do not. For
+  // tests, while nothing else is being called.
+  std::string CheckInvariants() const;
 
  private:
   struct Parts;

@@ -161,4 +161,40 @@ uint32_t LruPolicy::Children(const ChunkKey& key) const {
   return own == families_.end() ? 0 : own->second.children;
 }
 
+std::string LruPolicy::CheckNodeLocked(const RetentionNode& node, uint32_t children) const {
+  const std::pair at{node.ordered_by, const_cast<RetentionNode*>(&node)};
+  const bool leaf = leaves_.contains(at), interior = interior_.contains(at);
+  const bool parked = node.place == NodePlace::kParked;
+  const bool placed = parked          ? !leaf && !interior && node.holds.load() > 0
+                      : children == 0 ? leaf && !interior && node.place == NodePlace::kLeaf
+                                      : interior && !leaf && node.place == NodePlace::kInterior;
+  if (placed && node.parked.load() == parked) return "";
+  return "a chunk is not in its place: " + node.key.ToShortHex();
+}
+
+std::string LruPolicy::CheckInvariants(size_t admitted) const {
+  MutexLock lock(mu_);
+  absl::flat_hash_map<ChunkKey, uint32_t, KeyHash> children;
+  size_t nodes = 0, parked = 0;
+  for (const auto& [key, family] : families_) {
+    if (family.node == nullptr) continue;
+    ++nodes;
+    if (family.node->place == NodePlace::kParked) ++parked;
+    if (family.node->parent) ++children[*family.node->parent];
+    std::string wrong = CheckNodeLocked(*family.node, family.children);
+    if (!wrong.empty()) return wrong;
+  }
+  if (nodes != admitted || leaves_.size() + interior_.size() + parked != nodes) {
+    return "the policy orders more chunks than the index has, or fewer";
+  }
+  for (const auto& [key, family] : families_) {
+    const auto counted = children.find(key);
+    const uint32_t count = counted == children.end() ? 0 : counted->second;
+    if (count != family.children || (count == 0 && family.node == nullptr)) {
+      return "children are miscounted of " + key.ToShortHex();
+    }
+  }
+  return "";
+}
+
 }  // namespace penstock

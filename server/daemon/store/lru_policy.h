@@ -12,7 +12,9 @@
 #ifndef PENSTOCK_SERVER_DAEMON_STORE_LRU_POLICY_H_
 #define PENSTOCK_SERVER_DAEMON_STORE_LRU_POLICY_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/container/btree_set.h"
@@ -34,6 +36,7 @@ class LruPolicy final : public RetentionPolicy {
   void Released(RetentionNode& node) override ABSL_LOCKS_EXCLUDED(mu_);
   Victims Propose(const Goal& goal) override ABSL_LOCKS_EXCLUDED(mu_);
   uint32_t Children(const ChunkKey& key) const override ABSL_LOCKS_EXCLUDED(mu_);
+  std::string CheckInvariants(size_t admitted) const override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // A key that is in the store, or that a chunk in the store names as its parent, or both.
@@ -44,6 +47,8 @@ class LruPolicy final : public RetentionPolicy {
   using Order = absl::btree_set<std::pair<uint64_t, RetentionNode*>>;
   struct Search;
 
+  std::string CheckNodeLocked(const RetentionNode& node, uint32_t children) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Place(RetentionNode& node, RetentionNode::Place place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Unplace(RetentionNode& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetLocked(RetentionNode& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/deadline.h"
@@ -86,6 +87,10 @@ class RetentionPolicy {
 
   // Chunks in the store that name `key` as their parent.
   virtual uint32_t Children(const ChunkKey& key) const = 0;
+
+  // Walks everything; empty if all is well and `admitted` nodes are there, otherwise what is not.
+  // For tests.
+  virtual std::string CheckInvariants(size_t admitted) const = 0;
 };
 
 }  // namespace penstock

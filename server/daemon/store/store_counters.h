@@ -30,6 +30,7 @@ struct StoreCounters {
   // Gauges.
   alignas(64) Counter chunks{0};
   Counter chunk_bytes{0}, detached_chunks{0}, detached_bytes{0};
+  Counter chunk_arena_bytes{0};  // As chunk_bytes, in whole granules.
 
   // Readers.
   alignas(64) Counter hits{0};
