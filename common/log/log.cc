@@ -3,15 +3,18 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spdlog/logger.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/sink.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "common/base/mutex.h"
+#include "common/log/log_writer.h"
 
 namespace penstock {
 namespace internal {
@@ -38,6 +41,10 @@ using internal::LogBucket;
 using internal::LogSite;
 
 constexpr auto kFlushInterval = std::chrono::seconds(10);
+// Lines that wait for standard error to take them.
+constexpr size_t kMaxQueuedBytes = size_t{1} << 20;
+// How long an ending process waits for that.
+constexpr auto kLastFlush = std::chrono::seconds(1);
 
 // A LogRate that can be read while it is replaced.
 class AtomicRate {
@@ -81,6 +88,19 @@ Limits& TheLimits() {
   static auto* const limits = new Limits;
   return *limits;
 }
+
+LogWriter& StandardError();
+
+// Never waits for standard error.
+class StderrSink : public spdlog::sinks::sink {
+ public:
+  void log(const spdlog::details::log_msg& message) override {
+    StandardError().Push(std::string(message.payload.data(), message.payload.size()));
+  }
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+};
 
 // Hands lines to a function.
 class FunctionSink : public spdlog::sinks::sink {
@@ -127,7 +147,7 @@ class Output {
     if (options.sink) {
       sink = std::make_shared<FunctionSink>(options.sink);
     } else {
-      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+      sink = std::make_shared<StderrSink>();
     }
     auto logger = std::make_shared<spdlog::logger>("penstock", std::move(sink));
     logger->set_pattern("%v");
@@ -149,7 +169,7 @@ class Output {
       MutexLock lock(mu_);
       logger = logger_;
     }
-    // Outside the lock: standard error may be a pipe that nobody reads.
+    // Outside the lock: a sink of the program's own may take its time.
     logger->log(SpdlogLevel(level), spdlog::string_view_t(line.data(), line.size()));
   }
 
@@ -207,6 +227,40 @@ void WriteLine(LogLevel level, std::string_view text, const LogSite* site, uint6
     line.Add({"src", fmt::format("{}:{}", path.substr(path.rfind('/') + 1), site->line)});
   }
   TheOutput().Write(level, std::move(line).Finish());
+}
+
+std::string LostLine(uint64_t lost) {
+  LogLine line = TheOutput().NewLine();
+  line.Add({"ts", Timestamp()});
+  line.Add({"level", LogLevelName(LogLevel::kWarn)});
+  line.Add({"msg", "lines lost: standard error did not take them in time"});
+  line.Add({"lost", lost});
+  return std::move(line).Finish();
+}
+
+// Of this process; null before its first line. Never destroyed either.
+std::atomic<LogWriter*> standard_error{nullptr};
+
+LogWriter* StartedStandardError() {
+  LogWriter* const writer = standard_error.load(std::memory_order_acquire);
+  return writer != nullptr && writer->process() == getpid() ? writer : nullptr;
+}
+
+LogWriter& StandardError() {
+  // What exit() finds still waiting is written then.
+  [[maybe_unused]] static const int registered = std::atexit([] { FlushLog(kLastFlush); });
+  if (LogWriter* const writer = StartedStandardError()) return *writer;
+  // The first line of the process, perhaps a child whose parent's writer is left alone.
+  static std::atomic_flag starting = ATOMIC_FLAG_INIT;
+  while (starting.test_and_set(std::memory_order_acquire)) {
+    if (LogWriter* const writer = StartedStandardError()) return *writer;
+  }
+  if (StartedStandardError() == nullptr) {
+    standard_error.store(new LogWriter(STDERR_FILENO, kMaxQueuedBytes, LostLine),
+                         std::memory_order_release);
+  }
+  starting.clear(std::memory_order_release);
+  return *StartedStandardError();
 }
 
 // True once in kFlushInterval.
@@ -286,6 +340,23 @@ size_t FlushSuppressedLogs() {
     ++reported;
   }
   return reported;
+}
+
+bool FlushLog(Duration patience) {
+  LogWriter* const writer = StartedStandardError();
+  return writer == nullptr || writer->Flush(Deadline::After(patience));
+}
+
+void LogFatal(std::string_view what, const char* file, int line) {
+  const internal::LogSite site(LogLevel::kError, "fatal", file, line);
+  WriteLine(LogLevel::kError, "fatal", &site, 0, {{"what", what}});
+  FlushLog(kLastFlush);
+  std::abort();
+}
+
+uint64_t LostLogLines() {
+  const LogWriter* const writer = StartedStandardError();
+  return writer == nullptr ? 0 : writer->lost();
 }
 
 void ReportSuppressedAtExit() {

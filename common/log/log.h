@@ -16,7 +16,9 @@
 // silent. Debug lines have a limit of their own, since they are only on when somebody looks.
 //
 // Thread safety: everything may be called from any thread. A disabled or suppressed line takes no
-// lock and builds no text.
+// lock and builds no text. No line waits for standard error: a thread of the log's own writes it
+// (common/log/log_writer.h), and lines that a reader who stands still leaves no room for are
+// dropped and counted.
 
 #ifndef PENSTOCK_COMMON_LOG_LOG_H_
 #define PENSTOCK_COMMON_LOG_LOG_H_
@@ -78,6 +80,16 @@ size_t FlushSuppressedLogs();
 
 // One line with the number of lines that were never reported, outside the limits: at shutdown.
 void ReportSuppressedAtExit();
+
+// Waits until standard error has taken every line logged so far, at most `patience`: before a
+// process ends by other means than exit(), which does it by itself. False if it did not.
+bool FlushLog(Duration patience);
+// Lines that standard error did not take, ever.
+uint64_t LostLogLines();
+
+// Ends the process (SIGABRT) because of a mistake of the program, with a last line that says which
+// one. Lines logged before it are written first, if standard error takes them within a second.
+[[noreturn]] void LogFatal(std::string_view what, const char* file, int line);
 
 namespace internal {
 

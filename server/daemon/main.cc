@@ -74,6 +74,7 @@ void StopInOrder(Daemon& daemon, int signals, Duration grace) {
     PENSTOCK_LOG_ONCE_AT_START_OR_STOP(
         kError, "ending without order",
         {"because", signal == 0 ? "stopping is stuck" : "of a second signal"});
+    FlushLog(std::chrono::seconds(1));
     _exit(signal == 0 ? kExitStuck : 128 + signal);
   }
   stopper.join();
@@ -123,11 +124,12 @@ int Serve(const Settings& settings, const OptionTable& table) {
   }
   auto daemon = Daemon::Start(std::move(*options));
   if (!daemon.ok()) return FailToStart(daemon.status());
+  LogStart(**daemon, table);
+  FlushLog(std::chrono::seconds(1));  // Whoever waits for the ready file finds the log complete.
   if (!settings.ready_file.empty()) {
     const Status written = WriteReadyFile(settings.ready_file, (*daemon)->facts());
     if (!written.ok()) return FailToStart(written);
   }
-  LogStart(**daemon, table);
 
   int signal = 0;
   while (signal == 0) signal = WaitForSignal(signals.get(), -1, Deadline::kMax);

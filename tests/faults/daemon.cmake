@@ -7,5 +7,6 @@ target_compile_definitions(daemon_writers_test PRIVATE DAEMON_WRITER_PATH="$<TAR
 add_dependencies(daemon_writers_test daemon_writer)
 penstock_test(daemon_load_test SRCS daemon_load_test.cc DEPS penstock_daemon_testing LABELS faults TIMEOUT 300)
 penstock_test(daemon_kill_test SRCS daemon_kill_test.cc DEPS penstock_daemon_testing penstock_client LABELS faults TIMEOUT 300)
+penstock_test(daemon_log_test SRCS daemon_log_test.cc DEPS penstock_daemon_testing LABELS faults)
 add_test(NAME daemon_kill_long COMMAND daemon_kill_test --gtest_also_run_disabled_tests --gtest_filter=*TwoHundred*)
 penstock_test_properties(daemon_kill_long long 900)

@@ -73,7 +73,7 @@ bool EnterOwnNetwork() {
   const int null = open("/dev/null", O_RDONLY);
   dup2(null, 0);
   dup2(log, 1);
-  dup2(log, 2);
+  dup2(options.error_fd >= 0 ? options.error_fd : log, 2);
   execve(argv[0], argv, envp);
   _exit(127);
 }
@@ -215,6 +215,7 @@ Result<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Options& optio
   }
   process.limits = options.limits;
   process.log_path = daemon->directory_.path() + "/log";
+  process.error_fd = options.error_fd;
   PENSTOCK_ASSIGN_OR_RETURN(daemon->process_, Process::Start(process));
   if (!WaitForFile(daemon->ready_path(), *daemon->process_, options.patience)) {
     return Status(Code::kDisconnected, "penstockd does not serve: " + daemon->process_->Log());

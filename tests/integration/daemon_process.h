@@ -42,6 +42,7 @@ class Process {
     std::string log_path;
     std::vector<std::pair<int, uint64_t>> limits;  // RLIMIT_..., value
     std::vector<std::string> environment;          // "NAME=value", besides the test's own.
+    int error_fd = -1;                             // Standard error goes here instead. Not owned.
     // No interface but its own loopback. Where that is not permitted, it exits with kNoOwnNetwork.
     bool own_network = false;
   };
@@ -73,6 +74,7 @@ class DaemonProcess {
     std::vector<std::pair<int, uint64_t>> limits;
     std::string listen = "tcp://127.0.0.1:0";
     Duration patience = std::chrono::seconds(60);
+    int error_fd = -1;
   };
   // Waits until it serves. Errors: what it wrote, when it ended instead.
   static Result<std::unique_ptr<DaemonProcess>> Start(const Options& options);

@@ -262,6 +262,7 @@ TEST(LogDefaults, StandardErrorGetsWholeLines) {
   InitLogging({});
   ::testing::internal::CaptureStderr();
   PENSTOCK_LOG(kInfo, "hello", {"n", 1});
+  EXPECT_TRUE(FlushLog(std::chrono::seconds(30)));
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("msg=hello n=1 src="));
   EXPECT_EQ(text.back(), '\n');

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/keys/namespace.h"
+#include "common/log/log.h"
 #include "fmt/format.h"
 #include "server/daemon/metrics/family_builder.h"
 
@@ -51,6 +52,7 @@ void AddDaemon(const HealthReport& health, const std::string& version, Duration 
   // The directory that is being read is open too.
   out.Add("penstock_process_descriptors", std::max(CountEntries("/proc/self/fd") - 1, 0.0));
   out.Add("penstock_process_threads", CountEntries("/proc/self/task"));
+  out.Add("penstock_log_lost_lines_total", static_cast<double>(LostLogLines()));
 }
 
 void AddRequests(const ServingCounters& c, Families& out) {

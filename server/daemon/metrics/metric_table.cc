@@ -25,6 +25,8 @@ constexpr MetricDef kMetrics[] = {
     {"penstock_process_resident_bytes", kGauge, "", "Resident memory of the process."},
     {"penstock_process_descriptors", kGauge, "", "Open file descriptors of the process."},
     {"penstock_process_threads", kGauge, "", "Threads of the process."},
+    {"penstock_log_lost_lines_total", kCounter, "",
+     "Log lines dropped because standard error did not take them in time."},
     // Sessions and requests.
     {"penstock_sessions", kGauge, "", "Sessions that are open."},
     {"penstock_sessions_opened_total", kCounter, "", "Sessions that were ever opened."},

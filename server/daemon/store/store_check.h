@@ -4,15 +4,11 @@
 #ifndef PENSTOCK_SERVER_DAEMON_STORE_STORE_CHECK_H_
 #define PENSTOCK_SERVER_DAEMON_STORE_STORE_CHECK_H_
 
-#include <cstdio>
-#include <cstdlib>
+#include "common/log/log.h"
 
-#define STORE_CHECK(cond)                                                   \
-  do {                                                                      \
-    if (!(cond)) {                                                          \
-      std::fprintf(stderr, "%s:%d: CHECK %s\n", __FILE__, __LINE__, #cond); \
-      std::abort();                                                         \
-    }                                                                       \
+#define STORE_CHECK(cond)                                                  \
+  do {                                                                     \
+    if (!(cond)) ::penstock::LogFatal("CHECK " #cond, __FILE__, __LINE__); \
   } while (false)
 
 #endif  // PENSTOCK_SERVER_DAEMON_STORE_STORE_CHECK_H_
