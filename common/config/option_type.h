@@ -37,7 +37,7 @@ struct OptionType {
 struct TextRule {
   std::string placeholder = "TEXT";
   bool may_be_empty = false;
-  // Further demands; the message of its error completes "want ...".
+  // Further demands; the message of its error says what is wanted.
   std::function<Status(std::string_view)> check;
 };
 // UTF-8 without control characters, at most 4,096 bytes.

@@ -26,6 +26,21 @@ TextRule ArenaRule() {
           .check = [](std::string_view text) { return ArenaWish::Parse(text).status(); }};
 }
 
+// auto, none or an absolute path.
+TextRule SocketPathRule() {
+  return {.placeholder = "PATH|auto|none", .check = [](std::string_view text) -> Status {
+            if (text == "auto" || text == "none" || text.starts_with('/')) return Status::Ok();
+            return Status(Code::kInvalidArgument, "want auto, none or an absolute path");
+          }};
+}
+
+TextRule WireRule() {
+  return {.placeholder = "WIRE", .check = [](std::string_view text) -> Status {
+            if (text == "ucx" || text == "tcp") return Status::Ok();
+            return Status(Code::kInvalidArgument, "want ucx or tcp");
+          }};
+}
+
 // HOST:PORT, and with `or_none` the word none.
 TextRule HostPortRule(bool or_none) {
   return {.placeholder = or_none ? "HOST:PORT|none" : "HOST:PORT",
@@ -34,7 +49,7 @@ TextRule HostPortRule(bool or_none) {
             PENSTOCK_ASSIGN_OR_RETURN(const Address address, Address::Parse(text));
             return address.kind == Address::Kind::kTcp
                        ? Status::Ok()
-                       : Status(Code::kInvalidArgument, "a host and a port");
+                       : Status(Code::kInvalidArgument, "want a host and a port");
           }};
 }
 
@@ -47,14 +62,14 @@ void AddAddresses(Settings& s, OptionTable& table) {
       .Add("listen", ListOption(&s.listen, AddressRule()),
            "Addresses to serve clients on. Port 0 lets the kernel choose. By default all IPv4 and, "
            "where the host has it, IPv6 addresses.")
-      .Add("unix_socket", TextOption(&s.unix_socket, {.placeholder = "PATH|auto|none"}),
+      .Add("unix_socket", TextOption(&s.unix_socket, SocketPathRule()),
            "Unix socket for clients on this host. auto: penstock.sock in $XDG_RUNTIME_DIR, or in "
            "/run/penstock, where one of them can be written; only with the default of listen.")
       .Add("advertise_host",
            TextOption(&s.advertise_host, {.placeholder = "HOST", .may_be_empty = true}),
            "Host name or address that clients are told to use for further connections, where it "
            "differs from the one they dialed (NAT, containers).")
-      .Add("wires", ListOption(&s.wires, {.placeholder = "WIRE"}),
+      .Add("wires", ListOption(&s.wires, WireRule()),
            "What may carry bulk bytes, best first: ucx, tcp.")
       .Add(
           "admin.address", TextOption(&s.admin_address, HostPortRule(false)),
