@@ -17,6 +17,8 @@ if(PENSTOCK_BUILD_SERVER)
     DEPS penstock_client penstock_daemon_testing LABELS integration)
   penstock_test(client_restart_test SRCS client_restart_test.cc
     DEPS penstock_client penstock_daemon_testing LABELS integration)
+  penstock_test(read_paths_test SRCS read_paths_test.cc flipping_proxy.cc
+    DEPS penstock_client penstock_c penstock_daemon_testing LABELS integration TIMEOUT 300)
   penstock_test(client_cli_test SRCS client_cli_test.cc
     DEPS penstock_client penstock_daemon_testing LABELS integration)
   target_compile_definitions(client_cli_test PRIVATE PENSTOCK_CLI_PATH="$<TARGET_FILE:penstock>")
