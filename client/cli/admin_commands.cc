@@ -158,15 +158,17 @@ int Top(const Context& context, bool once, Duration interval) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
   std::optional<Snapshot> before;
-  do {
+  Status ended;
+  while (ended.ok()) {
     std::printf("\033[H\033[2J%s\n", ToText(*now, before ? &*before : nullptr).c_str());
     std::fflush(stdout);
     before = std::move(now).value();
     if (Interrupted(signal_fd, interval)) break;
     now = Take(admin, context);
-  } while (now.ok());
+    ended = now.status();
+  }
   close(signal_fd);
-  return now.ok() ? kExitOk : context.Fail(now.status());
+  return ended.ok() ? kExitOk : context.Fail(ended);
 }
 
 }  // namespace

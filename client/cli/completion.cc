@@ -32,7 +32,7 @@ std::string Join(const std::vector<std::string>& words) {
 }
 
 // Quoted for a single-quoted string of zsh's _describe.
-std::string ZshText(std::string text) {
+std::string ZshText(const std::string& text) {
   std::string quoted;
   for (const char c : text) {
     if (c == '\'') {

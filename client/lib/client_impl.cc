@@ -52,13 +52,13 @@ Result<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   if (complete.name.empty()) {
     complete.name = fmt::format("{}:{}", program_invocation_short_name, getpid());
   }
-  auto client =
-      std::make_unique<ClientImpl>(std::move(complete), std::move(address), std::move(loop));
+  auto client = std::make_unique<ClientImpl>(std::move(complete), address, std::move(loop));
   client->Start();
   return std::unique_ptr<Client>(std::move(client));
 }
 
-ClientImpl::ClientImpl(ClientOptions options, Address address, std::unique_ptr<EventLoop> loop)
+ClientImpl::ClientImpl(ClientOptions options, const Address& address,
+                       std::unique_ptr<EventLoop> loop)
     : options_(std::move(options)),
       pid_(getpid()),
       loop_(std::move(loop)),

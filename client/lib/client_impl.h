@@ -32,7 +32,7 @@ struct Namespace::Data {
 class ClientImpl final : public Client, private OperationOwner {
  public:
   // REQUIRES: `options` were checked.
-  ClientImpl(ClientOptions options, Address address, std::unique_ptr<EventLoop> loop);
+  ClientImpl(ClientOptions options, const Address& address, std::unique_ptr<EventLoop> loop);
   ~ClientImpl() override;
 
   void Start();

@@ -152,6 +152,7 @@ OperationPtr ClientImpl::Fetch(std::vector<FetchItem> items, const FetchOptions&
                              .result = i});
   }
   std::vector<std::shared_ptr<Call>> calls;
+  calls.reserve(groups.size());
   for (auto& group : groups) {
     calls.push_back(std::make_shared<FetchCall>(operation, plan, std::move(group)));
   }

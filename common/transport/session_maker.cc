@@ -230,7 +230,7 @@ void SessionMaker::MakeSession(const Request& request) {
 Status SessionMaker::MakeWire(const Request& request, SessionImpl& session, HelloReply& reply) {
   reply.wire = request.wire;
   if (reply.wire == "ucx") {
-    const Status status = MakeUcxWire(session, reply);
+    Status status = MakeUcxWire(session, reply);
     const bool may_fall_back =
         Contains(options_.wires, "tcp") && Contains(request.hello.wires, "tcp");
     if (!status.ok() && !may_fall_back) return status;

@@ -5,6 +5,7 @@ namespace penstock::python {
 namespace py = pybind11;
 
 void RegisterStatusError() {
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): pybind11 has it so.
   py::register_local_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
