@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -145,7 +146,12 @@ void UniqueFd::Reset(int fd) {
 }
 
 std::string ErrnoText(int error) {
-  return fmt::format("{} ({})", std::generic_category().message(error), error);
+  std::string text = fmt::format("{} ({})", std::generic_category().message(error), error);
+  rlimit files{};
+  if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    text += fmt::format(", RLIMIT_NOFILE is {}", files.rlim_cur);
+  }
+  return text;
 }
 
 std::string ToString(const SocketAddress& address) {

@@ -50,7 +50,8 @@ std::string ToString(const SocketAddress& address);
 // The same as an Address, for families that have one.
 Address ToAddress(const SocketAddress& address);
 
-// The text of an errno, "No such file or directory (2)". Thread-safe.
+// The text of an errno, "No such file or directory (2)", with the limit where one was met.
+// Thread-safe.
 std::string ErrnoText(int error);
 
 // True if `address` needs no name service (a Unix path, or a host in digits).

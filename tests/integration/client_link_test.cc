@@ -1,7 +1,10 @@
 // The daemon goes, comes back, freezes, or answers nonsense: what the client does about it.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <set>
@@ -53,6 +56,58 @@ TEST(ClientLink, AnOperationWaitsNoLongerThanItsDeadlineForADaemon) {
   const OperationPtr ping = client->Ping(Deadline::After(milliseconds(50)));
   ASSERT_TRUE(ping->Wait(Soon()));
   EXPECT_EQ(ping->status().code(), Code::kDeadlineExceeded);
+}
+
+// Takes all descriptors that a low limit leaves, but `spare`.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(size_t spare) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit low{64, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &low);
+    for (int fd; (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) taken_.push_back(fd);
+    for (; spare > 0; --spare) GiveOne();
+  }
+  ~FewDescriptors() {
+    while (!taken_.empty()) GiveOne();
+    setrlimit(RLIMIT_NOFILE, &before_);
+  }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  void GiveOne() {
+    close(taken_.back());
+    taken_.pop_back();
+  }
+  rlimit before_{};
+  std::vector<int> taken_;
+};
+
+TEST(ClientLink, WithoutDescriptorsTheLimitIsNamedAndWithThemAgainItConnects) {
+  Puppet puppet;
+  ClientOptions options;
+  options.address = puppet.address();
+  options.reconnect_max = milliseconds(50);
+  {
+    const FewDescriptors none(0);
+    const auto client = Client::Create(options);
+    ASSERT_FALSE(client.ok());
+    EXPECT_EQ(client.status().code(), Code::kResourceExhausted);
+    EXPECT_THAT(client.status().message(), testing::HasSubstr("RLIMIT_NOFILE is 64"));
+  }
+  std::unique_ptr<Client> client;
+  {
+    const FewDescriptors three(3);  // Enough for a client, and for no connection.
+    auto created = Client::Create(options);
+    ASSERT_TRUE(created.ok()) << created.status().ToString();
+    client = std::move(*created);
+    const OperationPtr ping = client->Ping(Soon());
+    ASSERT_TRUE(ping->Wait(Soon()));
+    EXPECT_EQ(ping->status().code(), Code::kDisconnected);
+    EXPECT_THAT(ping->status().message(), testing::HasSubstr("RLIMIT_NOFILE is 64"));
+  }
+  EXPECT_TRUE(client->WaitConnected(Soon())) << client->stats().last_error;
 }
 
 TEST(ClientLink, AnOperationThatBeginsBeforeTheDaemonIsThereIsServed) {
