@@ -37,6 +37,7 @@ Status MetricsFailure(const std::string& host, uint16_t port, const char* why) {
     const std::string owner = DescribeSocketOwner((*resolved)[i]);
     if (!owner.empty()) text += ": it is held by " + owner;
   }
+  if (host.find(':') != host.npos) text += ": the metrics server of this build has no IPv6";
   return Status(Code::kIoError, text + " (choose another with metrics.address)");
 }
 

@@ -76,7 +76,7 @@ void AddAddresses(Settings& s, OptionTable& table) {
           "Where the administration interface (gRPC) listens. It has no access control: keep it on "
           "the loopback or behind one.")
       .Add("metrics.address", TextOption(&s.metrics_address, HostPortRule(true)),
-           "Where Prometheus finds /metrics.")
+           "Where Prometheus finds /metrics. IPv4 only, with the libraries of Debian 12.")
       .Add("ready_file", TextOption(&s.ready_file, {.placeholder = "PATH", .may_be_empty = true}),
            "File that tells, as JSON, where the daemon listens; appears once it serves.")
       .Add("stop_grace", DurationOption(&s.stop_grace, {Duration::zero(), std::chrono::hours(1)}),

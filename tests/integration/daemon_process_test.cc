@@ -10,8 +10,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <thread>
 
+#include "common/transport/socket.h"
 #include "tests/integration/daemon_raw_client.h"
 
 namespace penstock {
@@ -21,18 +23,6 @@ using testing::AnyOf;
 using testing::Contains;
 using testing::ContainsRegex;
 using testing::HasSubstr;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
 
 std::string ReadAll(const std::string& path) {
   std::ifstream in(path);
@@ -142,6 +132,33 @@ TEST(DaemonProcessTest, ATakenPortFailsTheStartAndNamesItAndItsOwner) {
   EXPECT_EQ(second.exit, 1);
   EXPECT_THAT(second.log, HasSubstr(std::to_string((*first)->address().port)));
   EXPECT_THAT(second.log, HasSubstr("pid " + std::to_string((*first)->pid())));
+}
+
+TEST(DaemonProcessTest, PortZeroIsAPortOfItsOwnForEveryInterfaceAndTheReadyFileTellsWhich) {
+  struct Hosts {
+    std::string metrics, admin;
+  };
+  std::vector<Hosts> all = {{"127.0.0.1", "127.0.0.1"}, {"0.0.0.0", "0.0.0.0"}};
+  const auto v6 = Resolve({.host = "::1"}, /*passive=*/true);
+  if (v6.ok() && ListenOn(v6->front(), true, 1).ok()) all.push_back({"127.0.0.1", "[::1]"});
+  std::vector<std::unique_ptr<DaemonProcess>> daemons;
+  std::set<std::string> addresses;
+  for (int round = 0; round < 3; ++round) {
+    for (const Hosts& hosts : all) {
+      auto daemon = DaemonProcess::Start(
+          {.args = {"--arena.size=16MiB", "--metrics.address=" + hosts.metrics + ":0",
+                    "--admin.address=" + hosts.admin + ":0"}});
+      ASSERT_TRUE(daemon.ok()) << daemon.status().ToString();
+      for (const auto& [address, host] : {std::pair((*daemon)->admin(), hosts.admin),
+                                          std::pair((*daemon)->metrics(), hosts.metrics)}) {
+        EXPECT_TRUE(address.starts_with(host + ":") && !address.ends_with(":0")) << address;
+        addresses.insert(address.substr(address.rfind(':')));
+      }
+      EXPECT_EQ((*daemon)->Scrape()["penstock_health_live"], 1) << (*daemon)->metrics();
+      daemons.push_back(std::move(*daemon));
+    }
+  }
+  EXPECT_EQ(addresses.size(), 2 * daemons.size());
 }
 
 TEST(DaemonProcessTest, SixteenAtOnceOnOnePortAreOneDaemonAndFifteenClearRefusals) {

@@ -73,6 +73,7 @@ TEST_F(SettingsTest, EveryNameMistypedByOneLetterIsRefusedWithTheRightOne) {
         const Status variable = Load({}, {{VariableOf(wrong), "1"}});
         EXPECT_EQ(variable.code(), Code::kInvalidArgument) << wrong;
         EXPECT_THAT(variable.message(), HasSubstr(VariableOf(option.name)));
+        if (wrong != changed) continue;
         const Status file = LoadFile(wrong + ": 1\n");
         EXPECT_EQ(file.code(), Code::kInvalidArgument) << wrong;
         EXPECT_THAT(file.message(), AllOf(HasSubstr("penstock.yaml:1"), HasSubstr(option.name)));
