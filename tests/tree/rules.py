@@ -276,6 +276,27 @@ def text_hygiene(tree: list[Source]) -> list[str]:
     return problems
 
 
+FAULTS_PAGE = "tests/faults/README.md"
+_NAMED_FILE = re.compile(r"`(tests/[^`]+\.\w+)`([^|;`]*)")
+_TEST_NAME = re.compile(r"\b(?:test_\w+|[A-Z]\w*[a-z]\w*[A-Z]\w*)\b")
+
+
+def named_tests(tree: list[Source]) -> list[str]:
+    """Every test that tests/faults/README.md names is there, in the file that it names."""
+    texts = {source.path: source.text for source in tree}
+    problems = []
+    for match in _NAMED_FILE.finditer(texts.get(FAULTS_PAGE, "")):
+        path, names = match.groups()
+        where = f"{FAULTS_PAGE}:{texts[FAULTS_PAGE].count(chr(10), 0, match.start()) + 1}"
+        if path not in texts:
+            problems.append(f"{where}: there is no {path}")
+            continue
+        for name in _TEST_NAME.findall(names):
+            if not re.search(rf"\b{name}\b", texts[path]):
+                problems.append(f"{where}: {path} has no test {name}")
+    return problems
+
+
 RULES = {
     rule.__name__: rule
     for rule in (
@@ -290,5 +311,6 @@ RULES = {
         licence,
         private_words,
         text_hygiene,
+        named_tests,
     )
 }

@@ -223,6 +223,20 @@ class Words(unittest.TestCase):
             self.assertEqual(len(rules.text_hygiene([Source("a.cc", data)])), 1, data)
         self.assertEqual(rules.text_hygiene([Source("a.cc", b"a\n"), Source("b.py", b"")]), [])
 
+    def test_tests_named_by_the_page_of_faults_exist(self):
+        page = "| x | y | `tests/a_test.cc` FirstTest, ASecondTest; `tests/b.py` test_one |\n"
+        files = [
+            Source(rules.FAULTS_PAGE, page.encode()),
+            Source("tests/a_test.cc", b"TEST(A, FirstTest) {}\n"),
+            Source("tests/b.py", b"def test_one_more():\n"),
+        ]
+        problems = rules.named_tests(files)
+        self.assertEqual(len(problems), 2, problems)
+        self.assertIn("ASecondTest", problems[0])
+        self.assertIn("test_one", problems[1])
+        self.assertEqual(len(rules.named_tests(files[:2])), 2)
+        self.assertEqual(rules.named_tests([]), [])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -102,23 +102,23 @@ TEST(StoreArena, ASizeThatMakesNoSenseIsInvalid) {
   }
 }
 
-TEST(StoreArena, F65AddressSpaceLimitIsNamedWithBothAmounts) {
+TEST(StoreArena, AddressSpaceLimitIsNamedWithBothAmounts) {
   EXPECT_EQ(MessageUnderLimit(RLIMIT_AS, 256 * kMiB, {.bytes = 1024 * kMiB},
                               {"RLIMIT_AS", "1073741824", "268435456"}),
             0);
 }
 
-TEST(StoreArena, F65FileSizeLimitIsAnErrorAndNotASignal) {
+TEST(StoreArena, FileSizeLimitIsAnErrorAndNotASignal) {
   EXPECT_EQ(MessageUnderLimit(RLIMIT_FSIZE, 8 * kMiB, {.bytes = 16 * kMiB},
                               {"RLIMIT_FSIZE", "16777216", "8388608"}),
             0);
 }
 
-TEST(StoreArena, F65DescriptorLimitIsNamed) {
+TEST(StoreArena, DescriptorLimitIsNamed) {
   EXPECT_EQ(MessageUnderLimit(RLIMIT_NOFILE, 0, {.bytes = kMiB}, {"RLIMIT_NOFILE"}), 0);
 }
 
-TEST(StoreArena, F65MemlockLimitIsNamedWithBothAmounts) {
+TEST(StoreArena, MemlockLimitIsNamedWithBothAmounts) {
   if (Machine::Probe().may_lock_beyond_limit) {
     // The limit does not bind a process with this capability: then locking must really work.
     auto arena = Arena::Create({.bytes = kMiB, .pages = PageKind::kOrdinary, .lock = true});
@@ -131,14 +131,14 @@ TEST(StoreArena, F65MemlockLimitIsNamedWithBothAmounts) {
             0);
 }
 
-TEST(StoreArena, F65MoreThanTheMachineHasIsRefusedBeforeTheFirstPageIsTouched) {
+TEST(StoreArena, MoreThanTheMachineHasIsRefusedBeforeTheFirstPageIsTouched) {
   const auto arena = Arena::Create({.bytes = uint64_t{1} << 46, .prefault = true});
   ASSERT_FALSE(arena.ok());
   EXPECT_EQ(arena.status().code(), Code::kResourceExhausted);
   EXPECT_THAT(arena.status().message(), HasSubstr("70368744177664"));
 }
 
-TEST(StoreArena, F65HugePagesThatAreNotThereAreRefusedWithBothAmounts) {
+TEST(StoreArena, HugePagesThatAreNotThereAreRefusedWithBothAmounts) {
   const auto arena = Arena::Create({.bytes = uint64_t{1} << 46, .pages = PageKind::kHugeTlb});
   ASSERT_FALSE(arena.ok());
   EXPECT_EQ(arena.status().code(), Code::kResourceExhausted);

@@ -1,5 +1,5 @@
-// Faults that break caches of this kind in production, replayed against the store. The names start
-// with the fault's number in the project's catalogue.
+// Faults that break caches of this kind in production, replayed against the store.
+// tests/faults/README.md lists the kinds and what holds each.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::vector<ChunkKey> KeyRange(uint64_t from, uint64_t to) {
 
 // ---- A slow reader
 
-TEST(StoreFaults, F1SlowReaderNeverSeesReusedBytes) {
+TEST(StoreFaults, SlowReaderNeverSeesReusedBytes) {
   constexpr uint64_t kChunk = 64 * kKiB;
   TestStore t(8 * kChunk);
   for (uint64_t round = 0; round < 200; ++round) {
@@ -60,7 +60,7 @@ TEST(StoreFaults, F1SlowReaderNeverSeesReusedBytes) {
   t.ExpectCountersAddUp();
 }
 
-TEST(StoreFaults, F1LastChunkOfALongBatchIsAsSafeAsTheFirst) {
+TEST(StoreFaults, LastChunkOfALongBatchIsAsSafeAsTheFirst) {
   TestStore t(96 * 4 * kKiB);
   const std::vector<ChunkKey> keys = KeyRange(0, 64);
   for (const ChunkKey& key : keys) ASSERT_TRUE(t.Put(key, 4 * kKiB, {.version = 5}).ok());
@@ -115,13 +115,13 @@ void RaceOnOneKey(uint64_t bytes) {
   t.ExpectEmpty();
 }
 
-TEST(StoreFaults, F3RacingWritersOfAnEmptyValue) { RaceOnOneKey(0); }
-TEST(StoreFaults, F3RacingWritersOfOneByte) { RaceOnOneKey(1); }
-TEST(StoreFaults, F3RacingWritersOfAPage) { RaceOnOneKey(4 * kKiB); }
-TEST(StoreFaults, F3RacingWritersOfALargeValue) { RaceOnOneKey(kMiB); }
+TEST(StoreFaults, RacingWritersOfAnEmptyValue) { RaceOnOneKey(0); }
+TEST(StoreFaults, RacingWritersOfOneByte) { RaceOnOneKey(1); }
+TEST(StoreFaults, RacingWritersOfAPage) { RaceOnOneKey(4 * kKiB); }
+TEST(StoreFaults, RacingWritersOfALargeValue) { RaceOnOneKey(kMiB); }
 
 // Lengths around the limits of 31 and 32 bits. The arena is sparse: only the edges are touched.
-TEST(StoreFaults, F3LengthsBeyond32BitsAreKeptWhole) {
+TEST(StoreFaults, LengthsBeyond32BitsAreKeptWhole) {
   ChunkStoreOptions options = TestStore::Options(uint64_t{10} << 30);
   options.verify_on_commit = false;
   TestStore t(options);
@@ -158,7 +158,7 @@ TEST(StoreFaults, F3LengthsBeyond32BitsAreKeptWhole) {
 
 // ---- Writers that die
 
-TEST(StoreFaults, F17WriterThatDiesHalfWayLeavesTheKeyFree) {
+TEST(StoreFaults, WriterThatDiesHalfWayLeavesTheKeyFree) {
   constexpr uint64_t kChunk = 64 * kKiB;
   TestStore t(8 * kChunk);
   for (uint64_t i = 0; i < 500; ++i) {
@@ -176,7 +176,7 @@ TEST(StoreFaults, F17WriterThatDiesHalfWayLeavesTheKeyFree) {
   t.ExpectCountersAddUp();
 }
 
-TEST(StoreFaults, F17FrozenWriterBlocksNobodyAndItsLateCommitChangesNothing) {
+TEST(StoreFaults, FrozenWriterBlocksNobodyAndItsLateCommitChangesNothing) {
   constexpr uint64_t kChunk = 16 * kKiB;
   TestStore t(32 * kChunk);
   for (uint64_t i = 0; i < 500; ++i) {
@@ -221,7 +221,7 @@ void PressUnderProbes(const std::function<void(TestStore&, std::mt19937_64&)>& p
   t.ExpectCountersAddUp();
 }
 
-TEST(StoreFaults, F41ProbesOverAllKeysKeepNothingFromEviction) {
+TEST(StoreFaults, ProbesOverAllKeysKeepNothingFromEviction) {
   const std::vector<ChunkKey> all = KeyRange(0, 3 * 512);
   PressUnderProbes([&all](TestStore& t, std::mt19937_64&) {
     // One by one and as a sliding window: each way reaches all keys, whatever is missing.
@@ -234,7 +234,7 @@ TEST(StoreFaults, F41ProbesOverAllKeysKeepNothingFromEviction) {
   });
 }
 
-TEST(StoreFaults, F41ReadersOfAllKeysKeepNothingFromEviction) {
+TEST(StoreFaults, ReadersOfAllKeysKeepNothingFromEviction) {
   PressUnderProbes([](TestStore& t, std::mt19937_64& rng) {
     const auto found = t.store->Find(TestKey(rng() % (3 * 512)), t.terms);
     if (found.ok()) {
@@ -243,7 +243,7 @@ TEST(StoreFaults, F41ReadersOfAllKeysKeepNothingFromEviction) {
   });
 }
 
-TEST(StoreFaults, F41WhenAllIsReallyHeldTheErrorIsItsOwn) {
+TEST(StoreFaults, WhenAllIsReallyHeldTheErrorIsItsOwn) {
   constexpr uint64_t kChunk = 16 * kKiB;
   TestStore t(64 * kChunk);
   const std::vector<ChunkKey> keys = KeyRange(0, 64);
@@ -255,7 +255,7 @@ TEST(StoreFaults, F41WhenAllIsReallyHeldTheErrorIsItsOwn) {
   EXPECT_TRUE(t.Put(TestKey(100), kChunk).ok());
 }
 
-TEST(StoreFaults, F42NothingStaysPinnedHoweverACallerLeaves) {
+TEST(StoreFaults, NothingStaysPinnedHoweverACallerLeaves) {
   constexpr uint64_t kChunk = 4 * kKiB, kKeys = 64;
   TestStore t(kKeys * kChunk);
   for (uint64_t i = 0; i < kKeys; ++i) {
@@ -364,17 +364,17 @@ double ReachableShare(Order order, bool with_parents) {
   return static_cast<double>(reachable) / static_cast<double>(resident);
 }
 
-TEST(StoreFaults, F50WhatSurvivesPressureIsReachableFromTheHeadStoredHeadFirst) {
+TEST(StoreFaults, WhatSurvivesPressureIsReachableFromTheHeadStoredHeadFirst) {
   EXPECT_GE(ReachableShare(Order::kHeadFirst, true), 0.99);
 }
-TEST(StoreFaults, F50WhatSurvivesPressureIsReachableFromTheHeadStoredTailFirst) {
+TEST(StoreFaults, WhatSurvivesPressureIsReachableFromTheHeadStoredTailFirst) {
   EXPECT_GE(ReachableShare(Order::kTailFirst, true), 0.99);
 }
-TEST(StoreFaults, F50WhatSurvivesPressureIsReachableFromTheHeadStoredInTurns) {
+TEST(StoreFaults, WhatSurvivesPressureIsReachableFromTheHeadStoredInTurns) {
   EXPECT_GE(ReachableShare(Order::kInTurns, true), 0.99);
 }
 // A full store: whoever stores the next chunk of a sequence needs the one before it.
-TEST(StoreFaults, F50AWriterNeverEvictsTheChunkThatItsOwnFollows) {
+TEST(StoreFaults, AWriterNeverEvictsTheChunkThatItsOwnFollows) {
   TestStore t(3 * Sequences::kChunk);
   ASSERT_TRUE(Sequences::Put(t, 0, 0, true).ok());
   ASSERT_TRUE(Sequences::Put(t, 1, 0, true).ok());
@@ -383,11 +383,11 @@ TEST(StoreFaults, F50AWriterNeverEvictsTheChunkThatItsOwnFollows) {
   EXPECT_EQ(t.Match(Sequences::Keys(0)), 2u);
 }
 // A writer that does not say what follows what, tail first: then the order of use has to do.
-TEST(StoreFaults, F50TailFirstIsReachableEvenWithoutParents) {
+TEST(StoreFaults, TailFirstIsReachableEvenWithoutParents) {
   EXPECT_GE(ReachableShare(Order::kTailFirst, false), 0.9);
 }
 
-TEST(StoreFaults, F51WhatIsGoneAfterTheMatchIsToldKeyByKey) {
+TEST(StoreFaults, WhatIsGoneAfterTheMatchIsToldKeyByKey) {
   TestStore t(8 * kMiB);
   const std::vector<ChunkKey> keys = KeyRange(0, 64);
   for (const size_t gone : {1, 32, 64}) {
@@ -408,7 +408,7 @@ TEST(StoreFaults, F51WhatIsGoneAfterTheMatchIsToldKeyByKey) {
   }
 }
 
-TEST(StoreFaults, F51WhatWasReservedIsThereUntilTheReservationEnds) {
+TEST(StoreFaults, WhatWasReservedIsThereUntilTheReservationEnds) {
   constexpr uint64_t kChunk = 4 * kKiB;
   TestStore t(128 * kChunk);
   const std::vector<ChunkKey> keys = KeyRange(0, 64);
@@ -432,7 +432,7 @@ TEST(StoreFaults, F51WhatWasReservedIsThereUntilTheReservationEnds) {
 
 // ---- Outcomes
 
-TEST(StoreFaults, F57EveryOutcomeHasItsOwnAnswerAndEmptyIsPresent) {
+TEST(StoreFaults, EveryOutcomeHasItsOwnAnswerAndEmptyIsPresent) {
   ChunkStoreOptions options = TestStore::Options(kMiB);
   options.max_chunk_bytes = kMiB / 2;
   TestStore t(options);
@@ -470,7 +470,7 @@ TEST(StoreFaults, F57EveryOutcomeHasItsOwnAnswerAndEmptyIsPresent) {
 }
 
 // A chunk without a single segment is the other way to be empty.
-TEST(StoreFaults, F57AChunkWithoutSegmentsIsPresentAndEmpty) {
+TEST(StoreFaults, AChunkWithoutSegmentsIsPresentAndEmpty) {
   TestStore t(kMiB);
   auto [chunk, value] = t.Make(TestKey(1), 0);
   chunk.manifest.segments.clear();
@@ -483,7 +483,7 @@ TEST(StoreFaults, F57AChunkWithoutSegmentsIsPresentAndEmpty) {
   EXPECT_EQ((*t.store->Find(TestKey(1), t.terms)).bytes(), 0u);
 }
 
-TEST(StoreFaults, F59SecondPutIsRefusedUnlessItAsksToReplaceAndReadersKeepWhatTheyHave) {
+TEST(StoreFaults, SecondPutIsRefusedUnlessItAsksToReplaceAndReadersKeepWhatTheyHave) {
   TestStore t(8 * kMiB);
   const ChunkKey key = TestKey(1);
   ASSERT_TRUE(t.Put(key, 1000, {.version = 1}).ok());
@@ -509,7 +509,7 @@ TEST(StoreFaults, F59SecondPutIsRefusedUnlessItAsksToReplaceAndReadersKeepWhatTh
   t.ExpectCountersAddUp();
 }
 
-TEST(StoreFaults, F59ReplacingAParentKeepsItBehindItsChildren) {
+TEST(StoreFaults, ReplacingAParentKeepsItBehindItsChildren) {
   constexpr uint64_t kChunk = 4 * kKiB;
   TestStore t(8 * kChunk);
   ASSERT_TRUE(t.Put(TestKey(0), kChunk).ok());
@@ -523,7 +523,7 @@ TEST(StoreFaults, F59ReplacingAParentKeepsItBehindItsChildren) {
 
 // ---- Figures
 
-TEST(StoreFaults, F98EveryFigureIsExactAtEveryStep) {
+TEST(StoreFaults, EveryFigureIsExactAtEveryStep) {
   constexpr uint64_t kBytes = 1000, kTaken = 1024;
   TestStore t(2048 * kKiB);
   const auto stats = [&] {
