@@ -89,6 +89,10 @@ TEST_F(DaemonLogTest, NobodyReadsItAndEverybodyIsServed) {
   for (const char* line : {"serving", "connection refused", "chunk not committed", "stopped"}) {
     EXPECT_THAT(log, testing::HasSubstr(line));
   }
+  // One line tells what was done to which chunk for whom, why that failed and after how long.
+  EXPECT_THAT(log, testing::ContainsRegex("msg=\"chunk not committed\" op=store key=[0-9a-f]{12} "
+                                          "bytes=5 peer=[^ ]+ name=raw-client "
+                                          "status=\"CHECKSUM_MISMATCH[^\"]+\" elapsed_us=[0-9]+"));
   const auto status = daemon_->process().WaitExit();
   ASSERT_TRUE(status.has_value());
   EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 0) << *status;

@@ -16,6 +16,7 @@ struct StoreJob::Commit {
   std::shared_ptr<SessionRecord> record;
   PendingChunk chunk;
   NamespaceId ns;
+  MonotonicTime since;  // When its request came.
 };
 
 StoreJob::StoreJob(Context context, uint64_t request_id, InFlight::Slot slot,
@@ -177,8 +178,9 @@ void StoreJob::CommitItem(uint32_t index) {
   Item& item = items_[index];
   item.state = State::kCommitting;
   const uint64_t bytes = item.ranges.total();
-  auto commit = std::make_shared<Commit>(Commit{context_.serving.store, context_.counters,
-                                                context_.record, std::move(*item.chunk), item.ns});
+  auto commit =
+      std::make_shared<Commit>(Commit{context_.serving.store, context_.counters, context_.record,
+                                      std::move(*item.chunk), item.ns, since_});
   item.chunk.reset();
   if (bytes > context_.serving.limits.inline_commit_bytes) {
     const bool handed_over = context_.serving.workers.TrySubmit(
@@ -211,7 +213,8 @@ Status StoreJob::RunCommit(Commit& commit) {
     counters.store_failed[status.code()].Add();
     PENSTOCK_LOG(kWarn, "chunk not committed", {"op", "store"}, {"key", key.ToShortHex()},
                  {"bytes", bytes}, {"peer", commit.record->info.peer_address},
-                 {"name", commit.record->info.client_name}, {"status", status});
+                 {"name", commit.record->info.client_name}, {"status", status},
+                 {"elapsed_us", (MonotonicNow() - commit.since) / std::chrono::microseconds(1)});
   }
   counters.store_pending_items.Add(-1);
   return status;
