@@ -39,7 +39,8 @@ struct Digest256 {
   }
   ByteSpan span() const { return std::as_bytes(std::span(bytes)); }
 
-  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the comparison that is generated for a 0.
+  // clang-tidy 14 takes the comparison that is generated for a 0.
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   friend auto operator<=>(const Digest256&, const Digest256&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const Digest256& d) {
