@@ -1,4 +1,8 @@
-"""Fixtures of the tests with a real engine. They need vLLM: see deploy/lib/python/engine.txt."""
+"""Fixtures of the tests with a real engine. They need vLLM: see deploy/lib/python/engine.txt.
+
+Starting an engine takes ten seconds of a core, so engines are shared: one without a connector for all
+that the Llama should say, and within each module one for all tests that its settings suit.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/engines"), str(ROOT / "connector/penstock_vllm")]
+
+# Of one test with all that is set up for it: several engines and twenty long prompts.
+TIMEOUT_SECONDS = 600
 
 
 def pytest_addoption(parser):
@@ -35,6 +42,13 @@ def pytest_configure(config):
     )
 
 
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.parent == here and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
+
+
 @pytest.fixture(scope="session")
 def penstockd(pytestconfig) -> Path:
     program = (pytestconfig.getoption("--build-dir") / "server/daemon/penstockd").resolve()
@@ -48,50 +62,77 @@ def model_cache(pytestconfig) -> str | None:
     return pytestconfig.getoption("--model-cache")
 
 
-@pytest.fixture(scope="module")
-def place(request):
-    """A directory with a short name (socket paths are short), gone with the module's tests.
+@pytest.fixture(scope="session")
+def llama(model_cache) -> Path:
+    import models
 
-    Logs of engines and daemons are in it; where a test failed they are kept, and it says where.
+    return models.llama(1, model_cache)
+
+
+@pytest.fixture(scope="session")
+def place(request):
+    """A directory with a short name (socket paths are short), gone with the tests.
+
+    Logs of engines and daemons are in it; if a test failed they are kept, and it says where.
     """
-    failed_before = request.session.testsfailed
     directory = Path(tempfile.mkdtemp(prefix="pt-"))
     yield directory
-    if request.session.testsfailed > failed_before:
-        print(f"\nlogs of this module are kept in {directory}")
+    if request.session.testsfailed:
+        print(f"\nlogs of engines and daemons are kept in {directory}")
     else:
         shutil.rmtree(directory)
 
 
+@pytest.fixture(scope="session")
+def llama_alone(llama, place):
+    """The engine that says what the Llama should say. Each prompt is for one module only."""
+    from harness.compare import reference_engine
+
+    with reference_engine(llama, place / "llama-alone.log") as engine:
+        yield engine
+
+
+class Starter:
+    """Starts engines and daemons, and ends them."""
+
+    def __init__(self, program: Path, place: Path) -> None:
+        self._program = program
+        self._place = place
+        self._engines = []
+        self._daemons = []
+
+    def daemon(self, *flags: str, arena: str = "512MiB"):
+        from harness.daemon import DaemonProcess
+
+        directory = Path(tempfile.mkdtemp(prefix="d-", dir=self._place))
+        self._daemons.append(DaemonProcess(self._program, directory, *flags, arena=arena))
+        return self._daemons[-1]
+
+    def engine(self, model, **options):
+        from harness.process import EngineProcess
+
+        log = self._place / f"engine-{len(list(self._place.glob('engine-*')))}.log"
+        self._engines.append(EngineProcess(model, log=log, **options))
+        return self._engines[-1]
+
+    def end_all(self) -> None:
+        for engine in self._engines:
+            engine.close()
+        for daemon in self._daemons:
+            daemon.stop()
+
+
 @pytest.fixture
-def make_daemon(penstockd, place):
-    """make_daemon(*flags, arena=...) -> DaemonProcess, stopped after the test."""
-    from harness.daemon import DaemonProcess
-
-    daemons = []
-
-    def make(*flags: str, arena: str = "512MiB") -> DaemonProcess:
-        directory = Path(tempfile.mkdtemp(prefix="d-", dir=place))
-        daemons.append(DaemonProcess(penstockd, directory, *flags, arena=arena))
-        return daemons[-1]
-
-    yield make
-    for daemon in daemons:
-        daemon.stop()
+def starter(penstockd, place):
+    """starter.engine(model, **options), starter.daemon(*flags): ended after the test."""
+    made = Starter(penstockd, place)
+    yield made
+    made.end_all()
 
 
-@pytest.fixture
-def start_engine(place):
-    """start_engine(model, **options) -> EngineProcess, ended after the test."""
-    from harness.process import EngineProcess
-
-    engines = []
-
-    def start(model, **options) -> EngineProcess:
-        log = place / f"engine-{len(list(place.glob('engine-*')))}.log"
-        engines.append(EngineProcess(model, log=log, **options))
-        return engines[-1]
-
-    yield start
-    for engine in engines:
-        engine.close()
+@pytest.fixture(scope="module")
+def module_starter(penstockd, place):
+    """The same, ended after the module's tests."""
+    made = Starter(penstockd, place)
+    yield made
+    made.end_all()

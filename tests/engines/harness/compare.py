@@ -3,11 +3,18 @@
 bf16 prefill in other pieces may round otherwise, so a prompt whose first n tokens come from a cache
 is compared with the same engine's own prefix-cache hit of n tokens, bit for bit: the tokens, and the
 logprobs of the likeliest tokens at each position.
+
+An engine with sliding-window groups hits where all groups still have their blocks. By default vLLM
+0.32 keeps those of a sliding group only before the last whole block of a prompt
+(prefix_cache_retention_interval 0), so an engine alone cannot hit at the end of the last whole chunk,
+which may be a block earlier. The engine of the references keeps them everywhere: that changes what
+its cache remembers and nothing that it computes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from .process import EngineProcess
@@ -40,8 +47,13 @@ def whole_chunks(prompt: list[int], chunk_tokens: int) -> int:
     return min(len(prompt) // chunk_tokens * chunk_tokens, len(prompt) - 1)
 
 
+def reference_engine(model: Path, log: Path, **options: Any) -> EngineProcess:
+    """An engine without a connector whose own prefix cache hits at the end of any block."""
+    return EngineProcess(model, log=log, prefix_cache_retention_interval=None, **options)
+
+
 def take_reference(engine: EngineProcess, prompt: list[int], chunk_tokens: int) -> Reference:
-    """REQUIRES: an engine without a connector, which has not seen the prompt."""
+    """REQUIRES: a reference_engine() that has not seen the prompt."""
     cold = engine.generate([request(prompt)])[0]
     assert cold["cached_tokens"] == 0
     hit_tokens = whole_chunks(prompt, chunk_tokens) // chunk_tokens * chunk_tokens

@@ -22,8 +22,10 @@ _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[2]
 
 # A fair engine: without these the one without a connector keeps a core for itself and is half as
-# fast (two cores), and start-up asks the network for the model.
+# fast (two cores), and start-up asks the network for the model. Compiling what is imported takes
+# longer than all the rest of a start, so it is kept, whatever the caller's environment says.
 ENGINE_ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "",
     "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
