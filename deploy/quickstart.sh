@@ -128,7 +128,7 @@ penstockd is still running. To play on:
   penstock ns
   penstock top
   penstock doctor
-  curl http://$metrics/metrics
+  http://$metrics/metrics      its metrics, for Prometheus or a browser
   $ROOT/deploy/quickstart.sh           once more (nothing to install or build now)
   $ROOT/deploy/quickstart.sh --stop    stop penstockd and remove its state
 TEXT

@@ -40,6 +40,9 @@ def pytest_configure(config):
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(package), os.environ.get("PYTHONPATH")])
     )
+    # Several engines share the processors here: threads that spin while they wait take them from
+    # those that work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def pytest_collection_modifyitems(items):

@@ -50,10 +50,17 @@ class Started:
 
 
 @pytest.fixture(scope="module")
-def started(llama, references, module_starter):
+def starting(llama, module_starter):
+    """The daemon, down, and the engine, which starts while the references are taken."""
     daemon = module_starter.daemon()
     daemon.kill()
-    engine = module_starter.engine(llama, connector={"url": daemon.url, **CONNECTOR})
+    connector = {"url": daemon.url, **CONNECTOR}
+    return daemon, module_starter.engine(llama, connector=connector, wait=False)
+
+
+@pytest.fixture(scope="module")
+def started(starting, references):
+    daemon, engine = starting
     results = engine.generate([request(reference.prompt) for reference in references])
     counters = engine.state()["connector"]["counters"]
     daemon.start()

@@ -48,7 +48,7 @@ class World:
     model: Path
     place: Path
     daemon: DaemonProcess
-    references: list[Reference]
+    references: list[Reference] = dataclasses.field(default_factory=list)
     cold: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     stored: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -82,29 +82,33 @@ def world(request, pytestconfig, place, penstockd, model_cache):
     directory = place / name
     directory.mkdir()
     model = models.directory_of(name, cache=model_cache)
-    asked = prompts_of(name, model, pytestconfig.getoption("--prompts"))
-    if name == "llama":
-        alone = request.getfixturevalue("llama_alone")
-        references = [take_reference(alone, prompt, CHUNK) for prompt in asked]
-    else:
-        with reference_engine(model, directory / "alone.log") as alone:
-            references = [take_reference(alone, prompt, CHUNK) for prompt in asked]
     with DaemonProcess(penstockd, directory, arena="2GiB") as daemon:
-        made = World(name, model, directory, daemon, references)
-        store_everything(made)
+        made = World(name, model, directory, daemon)
+        asked = prompts_of(name, model, pytestconfig.getoption("--prompts"))
+        # The two engines start side by side.
+        engine = made.engine("first.log", connector=made.connector, wait=False)
+        try:
+            if name == "llama":
+                take_references(made, request.getfixturevalue("llama_alone"), asked)
+            else:
+                with reference_engine(model, directory / "alone.log") as alone:
+                    take_references(made, alone, asked)
+            store_everything(made, engine)
+        finally:
+            engine.kill()
         yield made
 
 
-def store_everything(world: World) -> None:
-    engine = world.engine("first.log", connector=world.connector)
-    try:
-        world.cold = engine.generate(world.requests)
-        assert engine.call("drain")["idle"]
-        world.stored = engine.state()
-        engine.generate([request(world.salted, cache_salt="one")])
-        assert engine.call("drain")["idle"]
-    finally:
-        engine.kill()
+def take_references(world: World, alone: EngineProcess, asked: list[list[int]]) -> None:
+    world.references = [take_reference(alone, prompt, CHUNK) for prompt in asked]
+
+
+def store_everything(world: World, engine: EngineProcess) -> None:
+    world.cold = engine.generate(world.requests)
+    assert engine.call("drain")["idle"]
+    world.stored = engine.state()
+    engine.generate([request(world.salted, cache_salt="one")])
+    assert engine.call("drain")["idle"]
 
 
 @dataclasses.dataclass
@@ -112,15 +116,29 @@ class Restarted:
     engine: EngineProcess
     results: list[dict[str, Any]]
     state: dict[str, Any]
+    noise: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
 def restarted(world):
-    """The engine that was started after the kill, and what it said to the same prompts."""
-    with world.engine("second.log", connector=world.connector) as engine:
-        results = engine.generate(world.requests)
-        assert engine.call("drain")["idle"]
-        yield Restarted(engine, results, engine.state())
+    """The engine that was started after the kill, and what it said to the same prompts.
+
+    Beside it, for a moment, the control: an engine that gets noise for what was stored.
+    """
+    config = connector_config(world.connector)
+    config["kv_connector"] = "NoiseConnector"
+    config["kv_connector_module_path"] = "harness.noise_connector"
+    noisy = world.engine("noise.log", kv_transfer_config=config, wait=False)
+    try:
+        with world.engine("second.log", connector=world.connector) as engine:
+            results = engine.generate(world.requests)
+            assert engine.call("drain")["idle"]
+            state = engine.state()
+            noise = noisy.generate(world.requests)
+            noisy.kill()
+            yield Restarted(engine, results, state, noise)
+    finally:
+        noisy.kill()
 
 
 def chunks_needed(world: World) -> int:
@@ -188,14 +206,9 @@ def test_salts_keep_prompts_apart_across_engines(world, restarted):
     assert restarted.engine.call("drain")["idle"]
 
 
-def test_noise_instead_of_what_was_stored_is_noticed(world):
+def test_noise_instead_of_what_was_stored_is_noticed(world, restarted):
     """The control: without it, equal outputs might prove nothing."""
-    config = connector_config(world.connector)
-    config["kv_connector"] = "NoiseConnector"
-    config["kv_connector_module_path"] = "harness.noise_connector"
-    with world.engine("noise.log", kv_transfer_config=config) as engine:
-        results = engine.generate(world.requests)
-    for result, reference in zip(results, world.references, strict=True):
+    for result, reference in zip(restarted.noise, world.references, strict=True):
         assert result["cached_tokens"] == whole_chunks(reference.prompt, CHUNK)
         assert differences([result], [reference.hit]) != []
 
@@ -207,9 +220,11 @@ def test_two_models_never_see_each_others_chunks(world, restarted, model_cache):
     other = models.llama(2, model_cache)
     references = world.references[:4]
     asked = [request(reference.prompt) for reference in references]
-    with EngineProcess(other, log=world.place / "other-alone.log") as alone:
+    with (
+        EngineProcess(other, log=world.place / "other-alone.log", wait=False) as alone,
+        EngineProcess(other, log=world.place / "other.log", connector=world.connector) as engine,
+    ):
         right = alone.generate(asked)
-    with EngineProcess(other, log=world.place / "other.log", connector=world.connector) as engine:
         results = engine.generate(asked)
         assert engine.call("drain")["idle"]
         counters = engine.state()["connector"]["counters"]

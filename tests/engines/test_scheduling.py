@@ -27,10 +27,12 @@ pytestmark = pytest.mark.engine
 
 CHUNK = 256
 CONNECTOR = {"decline_slow_loads": False, "lookup_timeout_ms": 10_000, "load_timeout_ms": 60_000}
-# Steps of 400 tokens end inside blocks and chunks; 40 blocks of 128 tokens.
+# Steps of 400 tokens end inside blocks and chunks. 39 blocks of 128 tokens hold the prompts of MANY,
+# which take 38, but not all that follows them.
 OPTIONS: dict[str, Any] = {"max_num_batched_tokens": 400, "kv_gib": 0.02}
 LONG = [2900, 1000, 401, 300]
-MANY = [700, 900, 800, 1000]
+MANY = [1000, 1200, 1100, 1300]
+ANSWER = 200
 
 
 @dataclasses.dataclass
@@ -52,12 +54,12 @@ class Stored:
 @pytest.fixture(scope="module")
 def stored(llama, place, module_starter):
     asked = prompts.random_prompts([*LONG, *MANY], models.LLAMA_VOCABULARY, seed=8)
-    with reference_engine(llama, place / "short-steps.log", **OPTIONS) as engine:
-        references = [take_reference(engine, prompt, CHUNK) for prompt in asked]
-    long, many = references[: len(LONG)], references[len(LONG) :]
     daemon = module_starter.daemon()
     connector = {"url": daemon.url, **CONNECTOR}
-    engine = module_starter.engine(llama, connector=connector, **OPTIONS)
+    engine = module_starter.engine(llama, connector=connector, wait=False, **OPTIONS)
+    with reference_engine(llama, place / "short-steps.log", **OPTIONS) as alone:
+        references = [take_reference(alone, prompt, CHUNK) for prompt in asked]
+    long, many = references[: len(LONG)], references[len(LONG) :]
     cold = engine.generate([request(reference.prompt) for reference in long])
     assert engine.call("drain")["idle"]
     return Stored(long, many, daemon, engine, cold, engine.state()["connector"]["counters"])
@@ -73,7 +75,7 @@ def test_chunked_prefill_stores_the_same(stored):
 def stressed(stored):
     """More requests than the KV memory holds, some aborted on the way, several times over."""
     engine = stored.engine
-    batch = [request(reference.prompt, max_tokens=500) for reference in stored.many]
+    batch = [request(reference.prompt, max_tokens=ANSWER) for reference in stored.many]
     whole = [engine.generate(batch, together=True) for _ in range(2)]
     preemptions = engine.state()["preemptions"]
     seconds = max(result["seconds"] for result in whole[-1])
@@ -88,7 +90,7 @@ def stressed(stored):
 
 def test_preempted_and_aborted_requests_leave_nothing_behind(stored, stressed):
     for result in stressed["results"]:
-        assert len(result["tokens"]) == 500 and result["finish_reason"] == "length"
+        assert len(result["tokens"]) == ANSWER and result["finish_reason"] == "length"
     assert stressed["preemptions"] > 0
     state = stored.engine.state()
     assert (state["blocks_used"], state["requests"]) == (0, 0)

@@ -36,6 +36,10 @@ class BlockPins:
         self._pool = pool
         self._limit = int(pool.num_gpu_blocks * self._percent / 100)
 
+    @property
+    def ranks(self) -> int:
+        return self._ranks
+
     def set_ranks(self, ranks: int) -> None:
         self._ranks = ranks
 

@@ -354,7 +354,8 @@ class SchedulerSide:
             end = state.load_chunks * self._shape.chunk_tokens
             tokens = min(end, state.request.num_tokens - 1) - state.local_tokens
             self.counters["tokens_pulled"] += tokens
-            self.counters["chunks_pulled"] += sum(
+            # Of all ranks, as stored chunks and bytes of both ways are counted.
+            self.counters["chunks_pulled"] += self.pins.ranks * sum(
                 len(self._needed_chunks(state, group.index)) for group in self._shape.groups
             )
 

@@ -49,7 +49,8 @@ def whole_chunks(prompt: list[int], chunk_tokens: int) -> int:
 
 def reference_engine(model: Path, log: Path, **options: Any) -> EngineProcess:
     """An engine without a connector whose own prefix cache hits at the end of any block."""
-    return EngineProcess(model, log=log, prefix_cache_retention_interval=None, **options)
+    options = {"prefix_cache_retention_interval": None, "wait": False, **options}
+    return EngineProcess(model, log=log, **options)
 
 
 def take_reference(engine: EngineProcess, prompt: list[int], chunk_tokens: int) -> Reference:

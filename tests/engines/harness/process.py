@@ -81,6 +81,7 @@ class EngineProcess:
         start_seconds: float = 300.0,
         kv_gib: float = 0.5,
         kv_transfer_config: dict[str, Any] | None = None,
+        wait: bool = True,
         **engine_arguments: Any,
     ) -> None:
         self._log = log
@@ -115,11 +116,21 @@ class EngineProcess:
             )
         os.close(command_read)
         os.close(reply_write)
+        self._start_by: float | None = time.monotonic() + start_seconds
+        self.send("start", engine=arguments)
+        if wait:
+            self.wait_started()
+
+    def wait_started(self) -> None:
+        """After wait=False; the first call() does it too. So two engines start side by side."""
+        if self._start_by is None:
+            return
         try:
-            self.started = self.call("start", timeout=start_seconds, engine=arguments)
+            self.receive(self._start_by - time.monotonic())
         except BaseException:
             self.kill()
             raise
+        self._start_by = None
 
     def __enter__(self) -> EngineProcess:
         return self
@@ -132,6 +143,7 @@ class EngineProcess:
         return self._process.pid
 
     def call(self, operation: str, *, timeout: float = 600.0, **arguments: Any) -> dict[str, Any]:
+        self.wait_started()
         self.send(operation, **arguments)
         return self.receive(timeout)
 
@@ -171,7 +183,7 @@ class EngineProcess:
     def close(self) -> None:
         if self._commands < 0:
             return
-        if self._process.poll() is None:
+        if self._process.poll() is None and self._start_by is None:
             try:
                 self.call("stop", timeout=30.0)
                 self._process.wait(timeout=30.0)
