@@ -8,6 +8,7 @@ deploy/quickstart.sh, which starts penstockd; by hand: demo.py --daemon unix:///
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import secrets
@@ -106,9 +107,24 @@ def counters(engine: Any) -> dict[str, int]:
     return (engine.state()["connector"] or {}).get("counters", {})
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
+def start_engine(
+    directory: str, logs: Path, connector: dict[str, Any], warm_up: list[int], number: int
+) -> Any:
     from harness.process import EngineProcess  # Of tests/engines: the same engines there and here.
 
+    with Step(f"vLLM engine {number} starts"):
+        # Sliding-window groups keep what a hit of whole chunks needs: see ask_own_cache().
+        engine = EngineProcess(
+            directory,
+            log=logs / f"engine-{number}.log",
+            connector=connector,
+            prefix_cache_retention_interval=None,
+        )
+        ask(engine, warm_up)  # The first request of any engine pays for one-off work.
+    return engine
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
     logs = Path(arguments.logs)
     logs.mkdir(parents=True, exist_ok=True)
     with Step(f"model {arguments.model}"):
@@ -129,18 +145,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "decline_slow_loads": False,
     }
 
-    def start(number: int) -> Any:
-        with Step(f"vLLM engine {number} starts"):
-            # Sliding-window groups keep what a hit of whole chunks needs: see ask_own_cache().
-            engine = EngineProcess(
-                directory,
-                log=logs / f"engine-{number}.log",
-                connector=connector,
-                prefix_cache_retention_interval=None,
-            )
-            ask(engine, warm_up)  # The first request of any engine pays for one-off work.
-        return engine
-
+    start = functools.partial(start_engine, directory, logs, connector, warm_up)
     engine = start(1)
     try:
         with Step(f"asking engine 1 about {len(prompt)} tokens of text"):
