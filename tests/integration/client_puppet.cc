@@ -119,7 +119,7 @@ std::unique_ptr<Client> Puppet::Connect(const std::function<void(ClientOptions&)
 Puppet::Message Puppet::Next(MessageType type) {
   const Deadline deadline = Patience();
   MutexLock lock(mu_);
-  const auto skip = [&] {
+  const auto skip = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return !messages_.empty() && type != MessageType::kCancel &&
            messages_.front().type == MessageType::kCancel;
   };

@@ -16,21 +16,9 @@
 #include "common/base/deadline.h"
 #include "common/base/status.h"
 #include "common/transport/endpoint.h"
+#include "tests/sanitizers/sanitizers.h"
 
 namespace penstock {
-
-// Sanitizers keep freed memory, reserve address space, and slow everything down.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 // A directory of its own, removed at the end with all that is in it.
 class TempDir {

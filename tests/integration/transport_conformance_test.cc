@@ -91,8 +91,10 @@ TEST_P(TransportConformance, ScatteredPiecesOnBothSidesMayDiffer) {
     const auto from = Cut(source.vec(), 1 + rng() % 200, rng);
     const auto to = Cut(destination.vec(), 1 + rng() % 200, rng);
     peers.client_events.With([&] { peers.client_events.destinations[{1, round}] = to; });
-    peers.OnServer([&](Session& session) { Send(session, 1, round, from, nullptr); });
+    DoneLog sent;
+    peers.OnServer([&](Session& session) { Send(session, 1, round, from, sent.For(round)); });
     ASSERT_TRUE(peers.client_events.WaitForBytes(1, round, size));
+    sent.WaitFor(1);
     EXPECT_EQ(FirstWrong({destination.data(), size}, round), size);
   }
 }
@@ -130,9 +132,9 @@ TEST_P(TransportConformance, ManyItemsBothWaysAtOnce) {
 }
 
 TEST_P(TransportConformance, DataThatNobodyWantsIsThrownAwayAndTheNextIsRight) {
-  Peers peers(GetParam());
   GuardedBuffer source(5u << 20);
   GuardedBuffer destination(5u << 20);
+  Peers peers(GetParam());
   FillPattern({source.data(), source.size()}, 1);
   peers.server_events.With([&] { peers.server_events.destinations[{1, 1}] = {destination.vec()}; });
   peers.OnClient([&](Session& session) {
@@ -165,8 +167,8 @@ TEST_P(TransportConformance, AFailedItemIsReportedWithoutBytes) {
 }
 
 TEST_P(TransportConformance, PiecesThatDoNotAddUpAreRefusedBeforeAnyByte) {
-  Peers peers(GetParam());
   GuardedBuffer memory(1000);
+  Peers peers(GetParam());
   DoneLog done;
   peers.OnClient([&](Session& session) {
     const iovec piece = memory.vec();
@@ -186,17 +188,19 @@ TEST_P(TransportConformance, PiecesThatDoNotAddUpAreRefusedBeforeAnyByte) {
 }
 
 TEST_P(TransportConformance, ADestinationOfTheWrongSizeFailsThatItemOnly) {
-  Peers peers(GetParam());
   GuardedBuffer source(100000);
   GuardedBuffer small(99999);
   GuardedBuffer large(100001);
   GuardedBuffer right(100000);
+  Peers peers(GetParam());
   FillPattern({source.data(), source.size()}, 3);
-  peers.server_events.locate = [&](uint64_t, const DataHeader& header, Pieces& pieces) {
-    GuardedBuffer* const to[] = {&small, &large, &right};
-    pieces.push_back(to[header.item]->vec());
-    return true;
-  };
+  peers.OnServer([&](Session&) {
+    peers.server_events.locate = [&](uint64_t, const DataHeader& header, Pieces& pieces) {
+      GuardedBuffer* const to[] = {&small, &large, &right};
+      pieces.push_back(to[header.item]->vec());
+      return true;
+    };
+  });
   peers.OnClient([&](Session& session) {
     for (uint32_t i = 0; i < 3; ++i) Send(session, 1, i, {source.vec()}, nullptr);
   });
@@ -229,10 +233,10 @@ class HoledMemory {
 };
 
 TEST_P(TransportConformance, DestinationsThatCannotBeWrittenFailAndTheSessionGoesOn) {
-  Peers peers(GetParam());
   const size_t size = 3u << 20;
   GuardedBuffer source(size);
   GuardedBuffer good(size);
+  Peers peers(GetParam());
   FillPattern({source.data(), size}, 9);
   HoledMemory unmapped(size, 0, PROT_NONE);
   HoledMemory half(size, size / 2, PROT_NONE);
@@ -263,10 +267,10 @@ TEST_P(TransportConformance, DestinationsThatCannotBeWrittenFailAndTheSessionGoe
 }
 
 TEST_P(TransportConformance, SourcesThatCannotBeReadFailAndTheSessionGoesOn) {
-  Peers peers(GetParam());
   const size_t size = 3u << 20;
   GuardedBuffer source(size);
   GuardedBuffer good(size);
+  Peers peers(GetParam());
   FillPattern({source.data(), size}, 9);
   HoledMemory unmapped(size, 0, PROT_NONE);
   HoledMemory half(size, size / 2, PROT_NONE);
@@ -335,9 +339,9 @@ class TransportSizes : public testing::TestWithParam<std::tuple<Road, size_t>> {
 TEST_P(TransportSizes, EveryByteArrivesAndNoOther) {
   const Road road = std::get<0>(GetParam());
   const size_t size = std::get<1>(GetParam());
-  Peers peers(road);
   GuardedBuffer source(size);
   GuardedBuffer destination(size);
+  Peers peers(road);
   FillPattern({source.data(), size}, size);
   peers.server_events.With([&] { peers.server_events.destinations[{5, 3}] = {destination.vec()}; });
   DoneLog done;

@@ -299,11 +299,13 @@ TEST(Fairness, ABusySessionLetsSmallMessagesOfOthersBy) {
   std::atomic<bool> stop{false};
   std::function<void(uint32_t)> push;
   Peers peers({"TcpV4", "tcp", "tcp://127.0.0.1:0"});
-  peers.server_events.locate = [&](uint64_t, const DataHeader& header, Pieces& pieces) {
-    pieces.push_back({destination.data() + header.offset, header.length});
-    moved += header.length;
-    return true;
-  };
+  peers.OnServer([&](Session&) {
+    peers.server_events.locate = [&](uint64_t, const DataHeader& header, Pieces& pieces) {
+      pieces.push_back({destination.data() + header.offset, header.length});
+      moved += header.length;
+      return true;
+    };
+  });
   RecordingEvents other;
   const auto session = peers.DialMore(other, peers.dial_options());
   ASSERT_TRUE(session.ok());
@@ -314,9 +316,11 @@ TEST(Fairness, ABusySessionLetsSmallMessagesOfOthersBy) {
     if (++answers == kRounds) return all.set_value();
     (*session)->SendMessage(MessageType::kTouch, 1, {});
   };
-  peers.other_server_events.on_message = [&](MessageType, uint64_t id, ByteSpan) {
-    peers.last_server()->SendMessage(MessageType::kReply, id, {});
-  };
+  peers.OnServer([&](Session&) {
+    peers.other_server_events.on_message = [&](MessageType, uint64_t id, ByteSpan) {
+      peers.last_server()->SendMessage(MessageType::kReply, id, {});
+    };
+  });
   push = [&](uint32_t item) {
     if (stop) return;
     const iovec payload = source.vec();

@@ -53,7 +53,7 @@ class RecordingEvents final : public SessionEvents {
   void With(const std::function<void()>& fn);
 
   bool one_session = true;  // Nothing may come after OnClosed().
-  // Set before traffic starts, or on the loop.
+  // Set on the loop (OnClient(), OnServer()), or before there is a session.
   std::function<void(MessageType, uint64_t, ByteSpan)> on_message;
   std::function<bool(uint64_t, const DataHeader&, Pieces&)> locate;
   std::function<void(uint64_t, const DataHeader&, const Status&)> on_data;
@@ -104,6 +104,7 @@ class TestDirectory {
   std::string path_;
 };
 
+// Declare it behind the buffers that its sessions use: their memory is free when they have closed.
 class Peers {
  public:
   struct Options {

@@ -14,6 +14,7 @@
 
 #include "server/daemon/machine/machine.h"
 #include "server/daemon/store/arena.h"
+#include "tests/sanitizers/sanitizers.h"
 
 namespace penstock {
 namespace {
@@ -103,6 +104,7 @@ TEST(StoreArena, ASizeThatMakesNoSenseIsInvalid) {
 }
 
 TEST(StoreArena, AddressSpaceLimitIsNamedWithBothAmounts) {
+  if (kSanitized) GTEST_SKIP() << "shadow memory needs all of the address space";
   EXPECT_EQ(MessageUnderLimit(RLIMIT_AS, 256 * kMiB, {.bytes = 1024 * kMiB},
                               {"RLIMIT_AS", "1073741824", "268435456"}),
             0);

@@ -1,3 +1,5 @@
+#include <future>
+
 #include "common/base/gate.h"
 #include "tests/unit/daemon/serving_fixture.h"
 
@@ -258,19 +260,18 @@ TEST(WorkerPool, RunsWhatItTookAndRefusesBeyondItsQueue) {
   ASSERT_TRUE(pool.ok());
   Gate gate;
   const auto pass = std::make_shared<std::optional<Gate::Pass>>(gate.TryEnter());
-  Mutex mu;
-  mu.Lock();  // Holds the only worker.
+  std::promise<void> let_go;  // Holds the only worker.
   std::atomic<int> ran{0};
-  ASSERT_TRUE((*pool)->TrySubmit([&, pass] {
+  ASSERT_TRUE((*pool)->TrySubmit([&, pass, wait = let_go.get_future().share()] {
     pass->reset();
-    MutexLock lock(mu);
+    wait.wait();
     ++ran;
   }));
   gate.Close();  // The worker has begun, so the queue is empty.
   EXPECT_TRUE((*pool)->TrySubmit([&] { ++ran; }));
   EXPECT_TRUE((*pool)->TrySubmit([&] { ++ran; }));
   EXPECT_FALSE((*pool)->TrySubmit([&] { ++ran; }));
-  mu.Unlock();
+  let_go.set_value();
   (*pool)->Stop();
   EXPECT_EQ(ran, 3);
   EXPECT_FALSE((*pool)->TrySubmit([&] { ++ran; }));
