@@ -49,11 +49,14 @@ function(penstock_library name)
 endfunction()
 
 # What prebuilt libraries do is not for our sanitizers to judge: tests/sanitizers says what is kept quiet.
+# intercept_tls_get_addr=0: LeakSanitizer guesses where the thread-local memory of libraries begins that
+# were loaded later (UCX's modules), and is killed by reading there when the guess is wrong.
+# die_after_fork=0: a child that is forked for a test starts threads of its own, the log's for one.
 set(PENSTOCK_SANITIZER_ENVIRONMENT
-  "ASAN_OPTIONS=set:detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1"
+  "ASAN_OPTIONS=set:detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1:intercept_tls_get_addr=0"
   "LSAN_OPTIONS=set:suppressions=${CMAKE_SOURCE_DIR}/tests/sanitizers/lsan.txt:print_suppressions=0"
   "UBSAN_OPTIONS=set:print_stacktrace=1:suppressions=${CMAKE_SOURCE_DIR}/tests/sanitizers/ubsan.txt"
-  "TSAN_OPTIONS=set:suppressions=${CMAKE_SOURCE_DIR}/tests/sanitizers/tsan.txt:halt_on_error=1:second_deadlock_stack=1")
+  "TSAN_OPTIONS=set:suppressions=${CMAKE_SOURCE_DIR}/tests/sanitizers/tsan.txt:halt_on_error=1:second_deadlock_stack=1:die_after_fork=0")
 
 # penstock_test(NAME SRCS ... [DEPS ...] [LABELS ...] [TIMEOUT seconds]): one GoogleTest program.
 function(penstock_test name)

@@ -110,20 +110,6 @@ TEST_F(LogWriterTest, EndingDoesNotWaitForAReaderThatStandsStill) {
   writer_.reset();
 }
 
-#if defined(__SANITIZE_THREAD__)
-#define PENSTOCK_TEST_TSAN
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define PENSTOCK_TEST_TSAN
-#endif
-#endif
-// ThreadSanitizer lets no child of a process with threads start one, and ends it.
-#ifdef PENSTOCK_TEST_TSAN
-#define SKIP_UNDER_TSAN() GTEST_SKIP() << "children that start threads die under ThreadSanitizer"
-#else
-#define SKIP_UNDER_TSAN() static_cast<void>(0)
-#endif
-
 // What a process says last is written before it ends, however it ends by itself.
 std::string LastWords(const std::function<void()>& end) {
   int fds[2];
@@ -150,7 +136,6 @@ std::string LastWords(const std::function<void()>& end) {
 
 // The thread that writes does not come along into a child.
 TEST(LogEnding, AChildWritesItsOwnLines) {
-  SKIP_UNDER_TSAN();
   InitLogging({});
   PENSTOCK_LOG_ONCE_AT_START_OR_STOP(kInfo, "the parent's");
   EXPECT_TRUE(FlushLog(seconds(30)));
@@ -158,7 +143,6 @@ TEST(LogEnding, AChildWritesItsOwnLines) {
 }
 
 TEST(LogEnding, ExitAndFatalErrorsWriteWhatWasLoggedBefore) {
-  SKIP_UNDER_TSAN();
   EXPECT_THAT(LastWords([] { exit(0); }), HasSubstr("last words"));
   const std::string fatal = LastWords([] { LogFatal("CHECK 1 == 2", "a/b.cc", 7); });
   EXPECT_THAT(fatal, HasSubstr("last words"));
@@ -166,7 +150,6 @@ TEST(LogEnding, ExitAndFatalErrorsWriteWhatWasLoggedBefore) {
 }
 
 TEST(LogEnding, AFatalErrorDoesNotWaitForAReaderThatStandsStill) {
-  SKIP_UNDER_TSAN();
   int fds[2];
   ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
   ASSERT_GT(fcntl(fds[1], F_SETPIPE_SZ, kPipe), 0);
