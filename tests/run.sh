@@ -105,20 +105,22 @@ failed_step() {
 }
 
 declare -A BUILT=()
-# build PRESET: configures and builds once per run.
+# build PRESET [TARGET...]: configures and builds once per run; no TARGET means all.
 build() {
-  local preset=$1 began=$SECONDS options=(-DPENSTOCK_BUILD_TESTS=ON)
+  local preset=$1 built="$*" began=$SECONDS options=(-DPENSTOCK_BUILD_TESTS=ON)
+  shift
   [[ $preset != release ]] || options+=(-DPENSTOCK_BUILD_PYTHON=ON)
-  if [[ -z ${BUILT[$preset]:-} ]]; then
-    if build_preset "$preset" "$LOGS" "$VENV" "$JOBS" "${options[@]}" --; then
-      BUILT[$preset]=yes
+  [[ -z ${BUILT[$preset]:-} ]] || built=$preset
+  if [[ -z ${BUILT[$built]:-} ]]; then
+    if build_preset "$preset" "$LOGS" "$VENV" "$JOBS" "${options[@]}" -- "$@"; then
+      BUILT[$built]=yes
       record "build $preset" built $((SECONDS - began)) ""
     else
-      BUILT[$preset]=no
+      BUILT[$built]=no
       failed_step "build $preset" $((SECONDS - began))
     fi
   fi
-  [[ ${BUILT[$preset]} == yes ]]
+  [[ ${BUILT[$built]} == yes ]]
 }
 
 # ctest_suite NAME PRESET LABELS JOBS
@@ -163,7 +165,7 @@ run_python() {
   suite python "$LOGS/python.log" "$VENV/bin/python" -m pytest -q -m "not engine" tests/python
 }
 run_engines() {
-  build release || return
+  build release penstockd penstock_python || return
   suite engines "$LOGS/engines.log" "$VENV/bin/python" -m pytest -q -m engine tests/engines
 }
 
