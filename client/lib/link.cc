@@ -24,6 +24,7 @@ Link::Link(EventLoop& loop, const ClientOptions& options, const Address& address
       random_(static_cast<uint32_t>(incarnation_)) {}
 
 void Link::Start() {
+  last_error_ = Status(Code::kDisconnected, address_.ToString() + " has not answered yet");
   StartPatience();
   Dial();
 }
@@ -56,6 +57,7 @@ void Link::Dial() {
                  [this](Result<Session*> session) {
                    if (session.ok()) return Up(**session);
                    last_error_ = session.status();
+                   if (state_ == State::kDown) callbacks_.on_down(last_error_);  // The news of it.
                    DialLater();
                  });
 }

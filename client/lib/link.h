@@ -32,7 +32,8 @@ class Link {
   struct Callbacks {
     // `restarted`: the daemon is another process than the last time.
     std::function<void(Session&, bool restarted)> on_up;
-    // Nobody should wait for the link any more.
+    // Nobody should wait for the link any more, and why; again with the reason of each attempt that
+    // fails meanwhile.
     std::function<void(const Status&)> on_down;
   };
 

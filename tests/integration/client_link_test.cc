@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "common/transport/socket.h"
 #include "tests/integration/client_puppet.h"
 #include "tests/integration/client_values.h"
 
@@ -56,6 +57,28 @@ TEST(ClientLink, AnOperationWaitsNoLongerThanItsDeadlineForADaemon) {
   const OperationPtr ping = client->Ping(Deadline::After(milliseconds(50)));
   ASSERT_TRUE(ping->Wait(Soon()));
   EXPECT_EQ(ping->status().code(), Code::kDeadlineExceeded);
+}
+
+TEST(ClientLink, ADaemonThatAcceptsAndSaysNothingIsNamedFromTheFirstMoment) {
+  const auto any = Resolve({.host = "127.0.0.1"}, /*passive=*/true);
+  ASSERT_TRUE(any.ok());
+  const auto mute = ListenOn(any->front(), /*v6_only=*/true, 16);
+  ASSERT_TRUE(mute.ok());
+  ClientOptions options;
+  options.address = ToAddress(*LocalAddress(mute->get())).ToString();
+  options.patience = milliseconds(10);
+  options.connect_timeout = milliseconds(300);
+  const auto client = std::move(Client::Create(options)).value();
+  const OperationPtr ping = client->Ping(Soon());
+  ASSERT_TRUE(ping->Wait(Soon()));
+  EXPECT_EQ(ping->status().code(), Code::kDisconnected);
+  EXPECT_THAT(ping->status().message(), testing::HasSubstr(options.address));
+  // Then why the attempt failed.
+  const Deadline patience = Soon();
+  while (client->stats().last_error.find("DEADLINE_EXCEEDED") == std::string::npos) {
+    ASSERT_FALSE(patience.Expired()) << client->stats().last_error;
+    EXPECT_FALSE(client->WaitConnected(Deadline::After(milliseconds(10))));
+  }
 }
 
 // Takes all descriptors that a low limit leaves, but `spare`.
