@@ -17,7 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/engines"), str(ROOT / "connector/penstock_vllm")]
 
-# Of one test with all that is set up for it: several engines and twenty long prompts.
+# Of one test with all that is set up for it: several engines and twenty long prompts, or a model that
+# is made and looked at for the first time.
 TIMEOUT_SECONDS = 600
 
 
@@ -48,7 +49,7 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
     for item in items:
-        if item.path.parent == here and item.get_closest_marker("timeout") is None:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS))
 
 
