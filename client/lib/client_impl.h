@@ -20,6 +20,7 @@
 #include "client/lib/operation_state.h"
 #include "common/base/gate.h"
 #include "common/base/mutex.h"
+#include "common/transport/memory_registration.h"
 
 namespace penstock {
 
@@ -64,6 +65,7 @@ class ClientImpl final : public Client, private OperationOwner {
   struct Registration {
     uintptr_t begin = 0, end = 0;
     Gate gate;  // Operations that may use the memory are inside.
+    std::unique_ptr<MemoryRegistration> with_wires;
   };
 
   struct Counters {

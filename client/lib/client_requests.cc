@@ -166,6 +166,9 @@ Result<uint64_t> ClientImpl::Register(void* memory, size_t bytes) {
   auto registration = std::make_shared<Registration>();
   registration->begin = reinterpret_cast<uintptr_t>(memory);
   registration->end = registration->begin + bytes;
+  PENSTOCK_ASSIGN_OR_RETURN(
+      registration->with_wires,
+      MemoryRegistration::Create({static_cast<std::byte*>(memory), bytes}, {}));
   MutexLock lock(mu_);
   const uint64_t id = next_registration_++;
   registrations_.emplace(id, std::move(registration));
@@ -184,6 +187,7 @@ Status ClientImpl::Unregister(uint64_t registration) {
     registrations_.erase(it);
   }
   found->gate.Close();
+  found->with_wires.reset();
   return Status::Ok();
 }
 

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "common/transport/endpoint.h"
 #include "common/transport/ucx_context.h"
 
@@ -15,6 +18,11 @@ WireReport DescribeUcx() {
 }
 
 }  // namespace
+
+bool HasRdmaDevice() {
+  std::error_code error;
+  return !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
+}
 
 std::vector<WireReport> DescribeWires() {
   return {{"tcp", true, "plain sockets: TCP over IPv4 and IPv6, and Unix sockets"}, DescribeUcx()};

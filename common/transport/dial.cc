@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -16,14 +15,18 @@ namespace {
 
 constexpr uint32_t kMaxStreams = 64;
 
-bool HasRdmaDevice() {
-  std::error_code error;
-  return !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
+// On one host sockets win (docs/decisions/0008), and over the loopback device RDMA has no say.
+bool IsThisHost(const SocketAddress& address) {
+  if (address.family() == AF_UNIX) return true;
+  const std::string host = ToAddress(address).host;
+  return host.starts_with("127.") || host == "::1" || host.starts_with("::ffff:127.");
 }
 
-std::vector<std::string> WiresToAskFor(const std::string& wire) {
+std::vector<std::string> WiresToAskFor(const std::string& wire,
+                                       const std::vector<SocketAddress>& addresses) {
   if (wire != "auto") return {wire};
-  if (HasRdmaDevice()) return {"ucx", "tcp"};
+  const bool remote = !std::all_of(addresses.begin(), addresses.end(), IsThisHost);
+  if (remote && HasRdmaDevice()) return {"ucx", "tcp"};
   return {"tcp"};
 }
 
@@ -36,14 +39,14 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
         options_(options),
         deadline_(deadline),
         events_(events),
-        on_dialed_(std::move(on_dialed)),
-        wires_(WiresToAskFor(options.wire)) {}
+        on_dialed_(std::move(on_dialed)) {}
 
   void Start() {
     ResolveAsync(loop_, options_.address, deadline_,
                  [self = shared_from_this()](Result<std::vector<SocketAddress>> found) {
                    if (!found.ok()) return self->Fail(found.status());
                    self->addresses_ = std::move(found).value();
+                   self->wires_ = WiresToAskFor(self->options_.wire, self->addresses_);
                    self->SayHello();
                  });
   }

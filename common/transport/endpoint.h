@@ -96,10 +96,14 @@ using OnDialed = std::function<void(Result<Session*>)>;
 // Connects and says HELLO within `deadline`. From any thread. Errors: kDisconnected, kVersionSkew
 // (both versions are in the text), kDeadlineExceeded, kBusy, kPermissionDenied, kInvalidArgument,
 // kUnimplemented (no common wire). With wire "auto", ucx is asked for only where this machine has
-// an RDMA device (without one, sockets are faster and do not poll), and a ucx wire that does not
-// come up falls back to tcp; session.info().wire says which it is.
+// an RDMA device and the daemon is reached at neither a Unix socket nor a loopback address (else
+// sockets are faster and do not poll), and a ucx wire that does not come up falls back to tcp;
+// session.info().wire says which it is.
 void Dial(EventLoop& loop, const DialOptions& options, const Deadline& deadline,
           SessionEvents& events, OnDialed on_dialed);
+
+// Whether the kernel knows one; the ucx wire is for machines that have.
+bool HasRdmaDevice();
 
 // Wires that this build and machine can use, best first, with what UCX found: for `doctor`.
 struct WireReport {

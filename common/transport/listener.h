@@ -86,7 +86,8 @@ class SessionMaker : public std::enable_shared_from_this<SessionMaker> {
   const std::vector<EventLoop*> loops_;
   const OnSession on_session_;
   const std::shared_ptr<SessionTable> table_;
-  // Where the ucx wire listens: beside the first TCP address, or on this host only.
+  // Where the ucx wire listens: on the host of a TCP address, IPv4 if there is one, or on this host
+  // only.
   const Result<SocketAddress> ucx_address_;
 };
 

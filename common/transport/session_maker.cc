@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 #include "common/transport/exchange.h"
 #include "common/transport/listener.h"
@@ -23,14 +25,19 @@ bool Contains(const std::vector<std::string>& wires, std::string_view wire) {
   return std::find(wires.begin(), wires.end(), wire) != wires.end();
 }
 
+// UCX 1.13 connects over IPv4 only, unless it is by RDMA (docs/decisions/0008).
 Result<SocketAddress> UcxAddress(const std::vector<Address>& listening) {
-  Address address{Address::Kind::kTcp, "127.0.0.1", 0};
+  std::optional<SocketAddress> best;
   for (const Address& one : listening) {
     if (one.kind != Address::Kind::kTcp) continue;
-    address = one;
-    break;
+    PENSTOCK_ASSIGN_OR_RETURN(const auto found, Resolve(one, /*passive=*/true));
+    if (!best || (best->family() != AF_INET && found.front().family() == AF_INET)) {
+      best = found.front();
+    }
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const auto found, Resolve(address, /*passive=*/true));
+  if (best) return *best;
+  PENSTOCK_ASSIGN_OR_RETURN(const auto found,
+                            Resolve({Address::Kind::kTcp, "127.0.0.1", 0}, /*passive=*/true));
   return found.front();
 }
 

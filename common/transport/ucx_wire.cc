@@ -17,8 +17,20 @@ constexpr uint64_t kBytesInFlight = 8u << 20;
 constexpr size_t kFramesInFlight = 64;
 // What one turn of the loop begins to send, so that others get theirs.
 constexpr uint64_t kBytesPerTurn = 2u << 20;
-// How long an operation may go on after it was abandoned.
+// How long nothing may move while an operation that was abandoned goes on. (With a peer that is
+// only slow, it ends by itself.)
 constexpr std::chrono::seconds kStopPatience{1};
+
+// UCX must not meet memory that is not there: it would take the process along. What is registered
+// was looked at then; for the rest it is done now, which takes as long as reading /proc/self/maps.
+Status CheckUsable(std::span<const iovec> pieces, bool writable) {
+  if (IsRegistered(pieces, writable)) return Status::Ok();
+  for (const iovec& piece : pieces) {
+    if (piece.iov_len == 0) continue;
+    PENSTOCK_RETURN_IF_ERROR(CheckMapped(piece.iov_base, piece.iov_len, writable));
+  }
+  return Status::Ok();
+}
 
 constexpr SendQueue::Options kCutting = {.slice_bytes = 1u << 20, .scattered_bytes = 64u << 10};
 
@@ -143,15 +155,15 @@ Status UcxWire::AttachStream(UniqueFd /*fd*/, std::shared_ptr<void> /*keep*/) {
 
 void UcxWire::Send(uint64_t request_id, const DataHeader& header, std::span<const iovec> payload,
                    Session::SendDone done) {
-  if (IsRegistered(payload, /*writable=*/false)) {
+  if (Status usable = CheckUsable(payload, /*writable=*/false); usable.ok()) {
     queue_.Push(request_id, header, payload, std::move(done));
   } else {
     OutItem refused;
     refused.request_id = request_id;
     refused.header = header;
     queue_.ReportFailure(refused, Code::kBadBuffer);
-    owner_.Defer([done = std::move(done)] {
-      if (done) done(Status(Code::kBadBuffer, "the source is not registered memory"));
+    owner_.Defer([done = std::move(done), why = std::move(usable)] {
+      if (done) done(why);
     });
   }
   owner_.ScheduleFlush();
@@ -251,8 +263,8 @@ bool UcxWire::Deliver(uint64_t request_id, const DataHeader& header, void* data,
   Status status;
   if (TotalBytes(pieces) != header.length) {
     status = Status(Code::kBadBuffer, "the destination has another size than the data");
-  } else if (!IsRegistered(pieces, /*writable=*/true)) {
-    status = Status(Code::kBadBuffer, "the destination is not registered memory");
+  } else if (status = CheckUsable(pieces, /*writable=*/true); !status.ok()) {
+    // Told below.
   } else if (rendezvous) {
     auto incoming = std::make_unique<Incoming>();
     incoming->ucx = &worker_.ucx();
@@ -353,11 +365,16 @@ void UcxWire::Abandon(uint64_t request_id, std::function<void()> done) {
   auto wait = std::make_unique<Wait>();
   wait->request_id = request_id;
   wait->done = std::move(done);
-  // UCX cannot take an operation back. Closing by force can.
-  wait->timer = worker_.loop().After(kStopPatience, [this] {
+  WatchWait(*wait);
+  waits_.push_back(std::move(wait));
+}
+
+// UCX cannot take an operation back. Closing by force can.
+void UcxWire::WatchWait(Wait& wait) {
+  wait.timer = worker_.loop().After(kStopPatience, [this, &wait] {
+    if (MonotonicNow() - last_progress_ < kStopPatience) return WatchWait(wait);
     owner_.Close(Status(Code::kDisconnected, "an abandoned transfer did not end"));
   });
-  waits_.push_back(std::move(wait));
 }
 
 void UcxWire::CheckWaits() {

@@ -3,7 +3,8 @@
 // A DATA frame's two headers are the active message's header. Small payloads come with it and are
 // copied to their place; large ones are announced, and the receiver fetches them straight into the
 // pieces that the session names (rendezvous by get: a sender never writes into the memory of
-// others). Memory that is not registered is refused with kBadBuffer before UCX sees it.
+// others). Memory that is not mapped is refused with kBadBuffer before UCX sees it; to know that is
+// quick for registered memory, and slow for other memory.
 
 #ifndef PENSTOCK_COMMON_TRANSPORT_UCX_WIRE_H_
 #define PENSTOCK_COMMON_TRANSPORT_UCX_WIRE_H_
@@ -63,6 +64,7 @@ class UcxWire final : public Wire, private UcxEndpointUser {
   void OnSent(Outgoing* outgoing, ucs_status_t status);
   void OperationEnded();
   bool Busy(uint64_t request_id) const;
+  void WatchWait(Wait& wait);
   void CheckWaits();
   void CheckStopped();
   void TellAttached(const Status& status);

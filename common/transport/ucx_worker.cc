@@ -124,19 +124,20 @@ void UcxWorker::Close(UcxEndpoint* endpoint, std::function<void()> closed) {
   loop_.CancelTimer(endpoint->timer);
   struct Closing {
     UcxWorker* worker;
-    UcxEndpoint* endpoint;
+    std::shared_ptr<UcxEndpoint> endpoint;  // UCX may still report an error to it.
     std::function<void()> closed;
 
     void Finish() {
       // Not from inside UCX, and not before what else it has to call back.
-      worker->loop_.Post([worker = worker, endpoint = endpoint, closed = std::move(closed)] {
-        worker->endpoints_.erase(endpoint->handle);
+      worker->loop_.Post([endpoint = std::move(endpoint), closed = std::move(closed)] {
         if (closed) closed();
       });
       delete this;
     }
   };
-  auto* const closing = new Closing{this, endpoint, std::move(closed)};
+  // Out of the table at once: UCX may give its handle to the next connection before it calls back.
+  auto node = endpoints_.extract(endpoint->handle);
+  auto* const closing = new Closing{this, std::move(node.mapped()), std::move(closed)};
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -147,7 +148,7 @@ void UcxWorker::Close(UcxEndpoint* endpoint, std::function<void()> closed) {
     finished->worker->ucx_.ucp_request_free(request);
     finished->Finish();
   };
-  const ucs_status_ptr_t request = ucx_.ucp_ep_close_nbx(endpoint->handle, &param);
+  const ucs_status_ptr_t request = ucx_.ucp_ep_close_nbx(closing->endpoint->handle, &param);
   if (request == nullptr || UCS_PTR_IS_ERR(request)) closing->Finish();
 }
 

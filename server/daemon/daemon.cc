@@ -7,6 +7,7 @@
 
 #include "common/base/random.h"
 #include "common/log/log.h"
+#include "common/transport/memory_registration.h"
 #include "common/transport/socket.h"
 #include "common/transport/socket_owner.h"
 #include "fmt/format.h"
@@ -49,6 +50,7 @@ struct Daemon::Parts {
 
   Status Build();
   Status BuildThreads();
+  Status ChooseWires();
   Status Listen();
   Status StartMetrics();
   std::unique_ptr<SessionEvents> Admit(Session& session);
@@ -60,6 +62,7 @@ struct Daemon::Parts {
   // By which the daemon knows its own self-check; nobody else can guess it.
   std::string internal_name;
   std::unique_ptr<ChunkStore> store;
+  std::unique_ptr<MemoryRegistration> arena_with_wires;  // Where there is one that wants it.
   std::vector<std::unique_ptr<EventLoop>> loops;
   std::unique_ptr<EventLoop> house;
   std::unique_ptr<WorkerPool> workers;
@@ -117,7 +120,24 @@ Status Daemon::Parts::BuildThreads() {
   return Status::Ok();
 }
 
+// Whether UCX can be had shows now, rather than with the first client that wants it; and no data
+// thread waits while it starts.
+Status Daemon::Parts::ChooseWires() {
+  std::vector<std::string>& wires = options.wires;
+  if (std::find(wires.begin(), wires.end(), "ucx") == wires.end()) return Status::Ok();
+  for (const WireReport& report : DescribeWires()) {
+    if (report.usable || std::erase(wires, report.wire) == 0) continue;
+    const std::string why = fmt::format("not offering {}: {}", report.wire, report.detail);
+    if (wires.empty()) return Status(Code::kUnimplemented, why);
+    facts.start_up.push_back(why);
+  }
+  if (std::find(wires.begin(), wires.end(), "ucx") == wires.end()) return Status::Ok();
+  PENSTOCK_ASSIGN_OR_RETURN(arena_with_wires, MemoryRegistration::Create(store->arena(), {}));
+  return Status::Ok();
+}
+
 Status Daemon::Parts::Listen() {
+  PENSTOCK_RETURN_IF_ERROR(ChooseWires());
   ListenOptions listen{.advertise_host = options.advertise_host,
                        .wires = options.wires,
                        .incarnation = facts.incarnation,

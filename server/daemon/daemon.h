@@ -32,7 +32,7 @@ struct DaemonOptions {
   };
   std::vector<Listen> listen;
   std::string advertise_host;  // Empty: the address that a client dialed.
-  std::vector<std::string> wires = {"ucx", "tcp"};
+  std::vector<std::string> wires = {"tcp"};
   SessionLimits session;
   uint32_t max_sessions = 4096;
 

@@ -36,8 +36,8 @@ TextRule SocketPathRule() {
 
 TextRule WireRule() {
   return {.placeholder = "WIRE", .check = [](std::string_view text) -> Status {
-            if (text == "ucx" || text == "tcp") return Status::Ok();
-            return Status(Code::kInvalidArgument, "want ucx or tcp");
+            if (text == "auto" || text == "ucx" || text == "tcp") return Status::Ok();
+            return Status(Code::kInvalidArgument, "want auto, ucx or tcp");
           }};
 }
 
@@ -69,8 +69,11 @@ void AddAddresses(Settings& s, OptionTable& table) {
            TextOption(&s.advertise_host, {.placeholder = "HOST", .may_be_empty = true}),
            "Host name or address that clients are told to use for further connections, where it "
            "differs from the one they dialed (NAT, containers).")
-      .Add("wires", ListOption(&s.wires, WireRule()),
-           "What may carry bulk bytes, best first: ucx, tcp.")
+      .Add(
+          "wires", ListOption(&s.wires, WireRule()),
+          "What may carry bulk bytes, best first: ucx, tcp. auto: tcp, and before it ucx where "
+          "this host has an RDMA device. UCX 1.13 ends the process when garbage comes to its port: "
+          "offer ucx only where nobody hostile can connect.")
       .Add(
           "admin.address", TextOption(&s.admin_address, HostPortRule(false)),
           "Where the administration interface (gRPC) listens. It has no access control: keep it on "
@@ -210,7 +213,15 @@ Status PlanListening(const Settings& s, bool is_default, DaemonOptions& options)
     options.metrics_port = metrics.port;
   }
   options.advertise_host = s.advertise_host;
-  options.wires = s.wires;
+  options.wires.clear();
+  for (const std::string& wire : s.wires) {
+    if (wire != "auto") {
+      options.wires.push_back(wire);
+    } else {
+      if (HasRdmaDevice()) options.wires.push_back("ucx");
+      options.wires.push_back("tcp");
+    }
+  }
   return Status::Ok();
 }
 

@@ -23,7 +23,7 @@ struct Settings {
   std::vector<std::string> listen = {"tcp://0.0.0.0:7411", "tcp://[::]:7411"};
   std::string unix_socket = "auto";
   std::string advertise_host;
-  std::vector<std::string> wires = {"ucx", "tcp"};
+  std::vector<std::string> wires = {"auto"};
   std::string admin_address = "127.0.0.1:7412";
   std::string metrics_address = "127.0.0.1:9411";
   std::string ready_file;

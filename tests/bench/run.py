@@ -22,7 +22,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-SIZES = {"4 KiB": 4 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "4 MiB": 4 << 20, "16 MiB": 16 << 20}
+SIZES = {
+    "4 KiB": 4 << 10,
+    "64 KiB": 64 << 10,
+    "1 MiB": 1 << 20,
+    "4 MiB": 4 << 20,
+    "16 MiB": 16 << 20,
+}
 FOOTPRINT = 512 << 20  # Bytes that a transfer goes through before it begins again: cold caches.
 
 
@@ -33,7 +39,9 @@ def log(text: str) -> None:
 def output(command: list[str], timeout: float = 120) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()}")
+        raise RuntimeError(
+            f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()}"
+        )
     return done.stdout
 
 
@@ -99,6 +107,7 @@ class Suite:
         ready = self.scratch / "ready.json"
         daemon = [
             str(self.build / "server/daemon/penstockd"), "--listen=tcp://127.0.0.1:0",
+            "--wires=ucx,tcp",
             "--admin.address=127.0.0.1:0", "--metrics.address=none", "--arena.size=2GiB",
             f"--ready-file={ready}", "--log.level=warn",
         ]  # fmt: skip
@@ -122,12 +131,19 @@ class Suite:
         return lambda: json.loads(output(command))[key]
 
     def bare_socket(self, size: int) -> Callable[[], float]:
-        command = [str(self.build / "tests/bench/bare_socket"), str(size), str(self.seconds), str(FOOTPRINT)]
+        command = [
+            str(self.build / "tests/bench/bare_socket"),
+            str(size),
+            str(self.seconds),
+            str(FOOTPRINT),
+        ]
         return lambda: json.loads(output(command))["gb_per_s"]
 
     def iperf3(self, size: int) -> Callable[[], float]:
         port = free_port()
-        self.background.append(Background(["iperf3", "-s", "-p", str(port)], self.scratch / f"iperf3-{size}.log"))
+        self.background.append(
+            Background(["iperf3", "-s", "-p", str(port)], self.scratch / f"iperf3-{size}.log")
+        )
         wait_for_port(port)
         command = ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-l", str(min(size, 1 << 20)),
                    "-t", str(max(1, round(self.seconds))), "-J"]  # fmt: skip
@@ -139,7 +155,9 @@ class Suite:
             environment = dict(os.environ, UCX_TLS=tls, UCX_WARN_UNUSED_ENV_VARS="n")
             iterations = max(20, min(20000, int(self.seconds * 2e9 / size)))
             common = ["ucx_perftest", "-p", str(port)]
-            server = subprocess.Popen(common, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+            server = subprocess.Popen(
+                common, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+            )
             try:
                 for _ in range(100):
                     client = subprocess.run(
@@ -160,10 +178,33 @@ class Suite:
 
     def redis(self, command: str) -> Callable[[], float]:
         port = free_port()
-        server = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]
+        server = [
+            "redis-server",
+            "--port",
+            str(port),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--bind",
+            "127.0.0.1",
+        ]
         self.background.append(Background(server, self.scratch / f"redis-{command}.log"))
         wait_for_port(port)
-        base = ["redis-benchmark", "-p", str(port), "-d", "4096", "-r", "16384", "-P", "64", "-c", "4", "--csv"]
+        base = [
+            "redis-benchmark",
+            "-p",
+            str(port),
+            "-d",
+            "4096",
+            "-r",
+            "16384",
+            "-P",
+            "64",
+            "-c",
+            "4",
+            "--csv",
+        ]
         output([*base, "-n", "100000", "-t", "set"])
 
         def measure() -> float:
@@ -237,20 +278,27 @@ def show(results: dict) -> None:
         for name, value in result["median"].items():
             unit = "M keys/s" if name == "keys/s" else "GB/s"
             shown = value / 1e6 if name == "keys/s" else value
-            print(f"  {name:28} {shown:8.3f} {unit}   ({min(result['all'][name]):.3g} .. {max(result['all'][name]):.3g})")
+            print(
+                f"  {name:28} {shown:8.3f} {unit}   ({min(result['all'][name]):.3g} .. {max(result['all'][name]):.3g})"
+            )
         for name, value in result["ratio"].items():
             print(f"  {name:40} {value:6.2f}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--build", default="build")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--sizes", nargs="*", help="only these, such as '1 MiB'")
     parser.add_argument("--json", help="also write the results there")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch, Suite(arguments, Path(scratch)) as suite:
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
+        Suite(arguments, Path(scratch)) as suite,
+    ):
         plan = suite.plan()
         measured: dict[str, dict[str, list[float]]] = {e: {c: [] for c in plan[e]} for e in plan}
         for number in range(arguments.rounds):

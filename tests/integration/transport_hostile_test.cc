@@ -416,8 +416,11 @@ TEST_P(TransportHostile, RandomBytesNeverHurtAnybodyElse) {
   ExpectWell(*peers);
 }
 
+// The ucx wire has hostile peers of its own: transport_ucx_test.cc.
 std::vector<Road> SocketRoads() {
-  return {{"TcpV4", "tcp", "tcp://127.0.0.1:0"}, {"TcpUnix", "tcp", "unix"}};
+  std::vector<Road> roads = Roads();
+  std::erase_if(roads, [](const Road& road) { return road.wire != "tcp"; });
+  return roads;
 }
 
 INSTANTIATE_TEST_SUITE_P(Roads, TransportHostile, testing::ValuesIn(SocketRoads()),

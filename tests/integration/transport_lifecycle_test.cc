@@ -142,7 +142,8 @@ TEST_P(TransportLifecycle, AbandonedSourcesAreNotReadAgain) {
         if (!failed && events.LandedBytes(request, i) < kBytes) return false;
       }
       return true;
-    }));
+    })) << "request "
+        << request << ", closed " << events.closed << ": " << events.closed_with.ToString();
     for (const auto& [item, status] : sent.WaitFor(kItems)) {
       EXPECT_TRUE(status.ok() || status.code() == Code::kCancelled) << status.ToString();
     }

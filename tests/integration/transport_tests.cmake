@@ -13,5 +13,10 @@ target_compile_definitions(transport_lifecycle_test PRIVATE
 add_dependencies(transport_lifecycle_test transport_child)
 penstock_test(transport_hostile_test SRCS transport_hostile_test.cc DEPS penstock_transport_peers
   LABELS integration TIMEOUT 300)
+penstock_test(transport_ucx_test SRCS transport_ucx_test.cc DEPS penstock_transport_peers
+  LABELS integration TIMEOUT 120)
+target_compile_definitions(transport_ucx_test PRIVATE
+  PENSTOCK_TRANSPORT_CHILD="$<TARGET_FILE:transport_child>")
+add_dependencies(transport_ucx_test transport_child)
 penstock_test(transport_endpoint_test SRCS transport_endpoint_test.cc DEPS penstock_transport_peers
   LABELS integration TIMEOUT 300)

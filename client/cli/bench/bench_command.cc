@@ -184,6 +184,7 @@ int Bench(Context& context, BenchOptions options) {
   ClientOptions client_options;
   client_options.address = context.settings().address;
   if (options.with_daemon) {
+    if (context.settings().wire == "ucx") options.daemon.more.emplace_back("--wires=ucx");
     auto started = ChildDaemon::Start(options.daemon);
     if (!started.ok()) return context.Fail(started.status());
     daemon = std::move(started).value();
