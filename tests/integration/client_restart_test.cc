@@ -66,7 +66,7 @@ class ClientRestart : public testing::TestWithParam<const char*> {
   Namespace ns_;
 };
 
-TEST_P(ClientRestart, WorkGoesOnWithinSecondsWithoutANewClient) {
+TEST_P(ClientRestart, WorkGoesOnWithinTwoSecondsWithoutANewClient) {
   constexpr size_t kBytes = 400'000;
   std::atomic<bool> stop = false;
   std::atomic<int> wrong = 0;
