@@ -108,6 +108,8 @@ class ClientImpl final : public Client, private OperationOwner {
   Result<StoreCall::Source> TakeSource(StoreItem& item, MemoryMap::Look& look) const;
 
   // client_requests.cc
+  // On the loop: counts a checksum that did not agree and has the daemon look at its own copy.
+  void ReportDamage(const Fingerprint& ns, const ChunkKey& key);
   OperationPtr RunKeys(MessageType type, const Namespace& ns, std::vector<ChunkKey> keys,
                        Duration ttl, const Deadline& deadline);
 

@@ -118,6 +118,14 @@ OperationPtr ClientImpl::Drop(const Namespace& ns, std::vector<ChunkKey> keys,
   return RunKeys(MessageType::kDrop, ns, std::move(keys), {}, deadline);
 }
 
+void ClientImpl::ReportDamage(const Fingerprint& ns, const ChunkKey& key) {
+  ++counters_.checksum_failures;
+  // Not at once: this is called while the session delivers.
+  loop_->Post([this, request = KeysRequest{.if_damaged = true, .ns = ns, .keys = {key}}.Encode()] {
+    if (link_->session() != nullptr) table_->SendStray(MessageType::kDrop, request);
+  });
+}
+
 OperationPtr ClientImpl::Stat(const Namespace& ns, const ChunkKey& key, const Deadline& deadline) {
   Status refused;
   const OperationRef operation =

@@ -124,7 +124,9 @@ OperationPtr ClientImpl::Fetch(std::vector<FetchItem> items, const FetchOptions&
   plan->accept_inexact = options.accept_inexact;
   plan->verify = options_.verify_checksums;
   plan->encoded_selection = options.selection;
-  plan->on_checksum_failure = [this] { ++counters_.checksum_failures; };
+  plan->on_checksum_failure = [this](const Fingerprint& ns, const ChunkKey& key) {
+    ReportDamage(ns, key);
+  };
   if (!options.selection.empty()) {
     Result<Selection> selection = Selection::Decode(options.selection);
     if (!selection.ok()) return Refuse(operation, selection.status().Annotate("selection"));

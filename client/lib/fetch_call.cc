@@ -108,7 +108,7 @@ void FetchCall::DeliverIfComplete(Item& item) {
   if (!item.manifest || item.landed_bytes != item.payload_bytes) return;
   const Status status = Judge(item);
   if (status.code() == Code::kChecksumMismatch && plan_->on_checksum_failure) {
-    plan_->on_checksum_failure();
+    plan_->on_checksum_failure(item.target.ns, item.target.key);
   }
   if (status.ok()) operation()->mutable_items()[item.target.result].bytes = item.payload_bytes;
   Decide(item, status);

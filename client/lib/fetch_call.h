@@ -27,7 +27,7 @@ struct FetchPlan {
   bool verify = true;
   Selection selection;
   std::vector<std::byte> encoded_selection;
-  std::function<void()> on_checksum_failure;
+  std::function<void(const Fingerprint& ns, const ChunkKey& key)> on_checksum_failure;
 };
 
 class FetchCall final : public Call {

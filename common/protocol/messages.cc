@@ -34,6 +34,7 @@ uint32_t CheckedCount(size_t n) { return static_cast<uint32_t>(n); }
 
 enum FetchFlags : uint16_t { kFetchAcceptInexact = 1 };
 enum StoreFlags : uint16_t { kStoreReplace = 1, kStoreEager = 2 };
+enum KeysFlags : uint16_t { kIfDamaged = 1 };
 enum MatchFlags : uint16_t { kMatchDetails = 1 };
 
 constexpr size_t kFetchItemBytes = 48;
@@ -245,7 +246,12 @@ Result<ItemStatuses> ItemStatuses::Decode(ByteSpan bytes) {
 
 std::vector<std::byte> KeysRequest::Encode() const {
   StructWriter out;
-  out.Fixed().U16(0).U32(deadline_ms).U32(ttl_ms).U32(CheckedCount(keys.size())).Append(ns.span());
+  out.Fixed()
+      .U16(if_damaged ? kIfDamaged : 0)
+      .U32(deadline_ms)
+      .U32(ttl_ms)
+      .U32(CheckedCount(keys.size()))
+      .Append(ns.span());
   WriteKeys(out.End(), keys);
   return out.End().Release();
 }
@@ -253,7 +259,7 @@ std::vector<std::byte> KeysRequest::Encode() const {
 Result<KeysRequest> KeysRequest::Decode(ByteSpan body) {
   StructReader in(body);
   KeysRequest request;
-  in.fixed().U16();
+  request.if_damaged = (in.fixed().U16() & kIfDamaged) != 0;
   request.deadline_ms = in.fixed().U32();
   request.ttl_ms = in.fixed().U32();
   const uint32_t count = in.fixed().U32();

@@ -136,6 +136,9 @@ struct ItemStatuses {
 struct KeysRequest {
   uint32_t deadline_ms = 0;
   uint32_t ttl_ms = 0;
+  // Of kDrop: what is stored is to be checked, and dropped only if its checksums do not agree. The
+  // answer comes before the check: kOk for what will be looked at.
+  bool if_damaged = false;
   Fingerprint ns;
   std::vector<ChunkKey> keys;
 

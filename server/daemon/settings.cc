@@ -113,9 +113,7 @@ void AddArena(Settings& s, OptionTable& table) {
            "Share of the arena that chunks being stored may hold.")
       .Add("store.max_pin_ttl", DurationOption(&s.max_pin_ttl), "Longest pin; longer ones are cut.")
       .Add("store.max_reservation_ttl", DurationOption(&s.max_reservation_ttl),
-           "Longest reservation; longer ones are cut.")
-      .Add("store.verify", SwitchOption(&s.verify_on_store),
-           "Check checksums before a chunk is committed. Readers check them in any case.");
+           "Longest reservation; longer ones are cut.");
 }
 
 void AddLimits(Settings& s, OptionTable& table) {
@@ -240,7 +238,6 @@ void PlanStore(const Settings& s, const Sizing& sizing, DaemonOptions& options) 
   store.max_pending = Share(s.max_pending_percent);
   store.max_pin_ttl = s.max_pin_ttl;
   store.max_reservation_ttl = s.max_reservation_ttl;
-  store.verify_on_commit = s.verify_on_store;
 }
 
 void PlanThreads(const Settings& s, const Machine& machine, DaemonOptions& options) {
@@ -289,9 +286,6 @@ Result<DaemonOptions> PlanDaemon(const Settings& settings, const Machine& machin
   options.start_up.push_back(sizing.arena_reason);
   PlanStore(settings, sizing, options);
   PlanThreads(settings, machine, options);
-  if (!settings.verify_on_store) {
-    options.start_up.push_back("store.verify is off: chunks are committed without being checked");
-  }
   for (const std::string& warning : sizing.warnings) options.start_up.push_back(warning);
   return options;
 }

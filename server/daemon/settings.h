@@ -40,7 +40,6 @@ struct Settings {
   uint32_t max_pending_percent = 25;
   Duration max_pin_ttl = std::chrono::hours(24);
   Duration max_reservation_ttl = std::chrono::minutes(5);
-  bool verify_on_store = true;
 
   uint32_t data_threads = 0;    // 0: chosen from the cores.
   uint32_t worker_threads = 0;  // The same.

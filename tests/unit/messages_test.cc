@@ -192,7 +192,7 @@ TEST(Messages, DecodersTakeAnyBytes) {
       SampleFetch(AsBytes("sel")).Encode(),
       SampleStore(AsBytes("manifest")).Encode(),
       OpenNamespaceRequest{AsBytes("d")}.Encode(),
-      KeysRequest{1, 2, D("n"), {D("k")}}.Encode(),
+      KeysRequest{1, 2, true, D("n"), {D("k")}}.Encode(),
       StatRequest{D("n"), D("k")}.Encode(),
       ItemStatuses{{Code::kOk, Code::kMiss}}.Encode(),
       EncodeReply(ReplyHead{}, MatchReply{1, 2, 3, {{4, 5, 6, Tier::kSsd}}}),

@@ -146,6 +146,7 @@ void AddTier(const ChunkStoreStats& s, const NamespaceInfo& internal, Families& 
   by("penstock_removed_chunks_total", "evicted", s.evicted_chunks);
   by("penstock_removed_chunks_total", "dropped", s.dropped_chunks);
   by("penstock_removed_chunks_total", "replaced", s.replaced_chunks);
+  add("penstock_damaged_chunks_total", s.damaged_chunks);
   by("penstock_removed_bytes_total", "evicted", s.evicted_bytes);
   by("penstock_removed_bytes_total", "dropped", s.dropped_bytes);
   by("penstock_removed_bytes_total", "replaced", s.replaced_bytes);

@@ -82,6 +82,8 @@ constexpr MetricDef kMetrics[] = {
      "Reservations that ended: released (by their session, or at its end), expired, revoked."},
     {"penstock_reservations_refused_total", kCounter, "", "Beyond the budget for reservations."},
     {"penstock_removed_chunks_total", kCounter, "how", "evicted, dropped or replaced."},
+    {"penstock_damaged_chunks_total", kCounter, "",
+     "Of the dropped: their bytes had changed in the arena. Anything but 0 means bad memory."},
     {"penstock_removed_bytes_total", kCounter, "how", "Payload bytes of those."},
     // Namespaces.
     {"penstock_namespaces", kGauge, "", "Namespaces that were opened."},

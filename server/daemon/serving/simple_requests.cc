@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/log/log.h"
 #include "common/protocol/messages.h"
 #include "fmt/format.h"
 
@@ -104,6 +105,26 @@ Code PinOrUnpin(ChunkStore& store, const ChunkKey& key, const ReadTerms& terms, 
       .code();
 }
 
+// More checks than these would keep commits waiting. Whoever is told kBusy loses nothing: the next
+// reader reports the chunk again.
+constexpr size_t kMaxQueuedChecks = 16;
+
+// A reader saw a checksum fail. Only if the bytes in the arena are wrong does the chunk go: a
+// reader with bad memory of its own must not empty the cache.
+Code CheckLater(const SimpleContext& context, const ChunkKey& key, NamespaceId ns) {
+  Result<ChunkRef> chunk = context.serving.store.Peek(key, AnyTerms(ns));
+  if (!chunk.ok()) return chunk.status().code();
+  WorkerPool& workers = context.serving.workers;
+  if (workers.queued() >= kMaxQueuedChecks) return Code::kBusy;
+  const bool queued =
+      workers.TrySubmit([&store = context.serving.store, chunk = std::move(chunk).value()] {
+        if (store.DropIfDamaged(chunk).ok()) return;
+        PENSTOCK_LOG(kError, "a chunk's bytes changed in memory: dropped; check this host's memory",
+                     {"op", "drop"}, {"key", chunk.key().ToShortHex()}, {"bytes", chunk.bytes()});
+      });
+  return queued ? Code::kOk : Code::kBusy;
+}
+
 // TOUCH, PIN and DROP.
 Answer HandleKeys(const SimpleContext& context, MessageType type, ByteSpan body) {
   const auto request = KeysRequest::Decode(body);
@@ -121,9 +142,15 @@ Answer HandleKeys(const SimpleContext& context, MessageType type, ByteSpan body)
   } else {
     reply.statuses.reserve(request->keys.size());
     for (const ChunkKey& key : request->keys) {
-      reply.statuses.push_back(type == MessageType::kDrop
-                                   ? store.Drop(key, ns).code()
-                                   : PinOrUnpin(store, key, AnyTerms(ns), request->ttl_ms));
+      Code code;
+      if (type == MessageType::kPin) {
+        code = PinOrUnpin(store, key, AnyTerms(ns), request->ttl_ms);
+      } else if (request->if_damaged) {
+        code = CheckLater(context, key, ns);
+      } else {
+        code = store.Drop(key, ns).code();
+      }
+      reply.statuses.push_back(code);
     }
   }
   return {Code::kOk, EncodeReply(ReplyHead{.request = type}, reply)};

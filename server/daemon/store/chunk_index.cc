@@ -53,6 +53,16 @@ Code ChunkIndex::Remove(const ChunkKey& key, NamespaceId ns, ChunkRef& removed) 
   return Code::kOk;
 }
 
+bool ChunkIndex::Remove(const ChunkRef& chunk, ChunkRef& removed) {
+  Shard& shard = ShardOf(chunk.key());
+  MutexLock lock(shard.mu);
+  const auto it = shard.chunks.find(chunk.key());
+  if (it == shard.chunks.end() || it->second != chunk.entry_) return false;
+  removed = Depart(*it->second);
+  shard.chunks.erase(it);
+  return true;
+}
+
 std::vector<ChunkRef> ChunkIndex::RemoveAll(uint32_t shard_number, NamespaceId ns) {
   std::vector<ChunkRef> removed;
   Shard& shard = shards_[shard_number];

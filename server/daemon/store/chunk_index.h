@@ -60,6 +60,8 @@ class ChunkIndex {
   // Unlinks one chunk, whose reference goes to `removed`.
   // Returns kOk, kMiss, kFormatMismatch (another namespace).
   Code Remove(const ChunkKey& key, NamespaceId ns, ChunkRef& removed);
+  // Unlinks this very chunk: false, and nothing happens, if its key has another one by now or none.
+  bool Remove(const ChunkRef& chunk, ChunkRef& removed);
   // Unlinks all chunks of one shard that are of `ns`, or all there are if it is kNone.
   std::vector<ChunkRef> RemoveAll(uint32_t shard, NamespaceId ns);
   // Unlinks what the policy proposed, unless somebody uses it meanwhile: then the policy gets it

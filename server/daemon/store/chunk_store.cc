@@ -258,6 +258,29 @@ Status ChunkStore::Drop(const ChunkKey& key, NamespaceId ns) {
   return Status(code);
 }
 
+Result<ChunkRef> ChunkStore::Peek(const ChunkKey& key, const ReadTerms& terms) {
+  ChunkRef chunk;
+  const Code code = parts_->index.Read(key, terms, [&](ChunkEntry& entry) {
+    Ref(entry);
+    chunk = ChunkRef(&entry);
+  });
+  if (code != Code::kOk) return Status(code);
+  return chunk;
+}
+
+Status ChunkStore::DropIfDamaged(const ChunkRef& chunk) {
+  if (chunk.manifest().segments.empty()) return Status::Ok();
+  const Status status =
+      VerifySegments(chunk.key(), chunk.manifest(), Selection::All(), chunk.pieces());
+  if (status.ok()) return status;
+  ChunkRef removed;
+  if (parts_->index.Remove(chunk, removed)) {
+    CountDropped(removed);
+    Add(parts_->counters.damaged_chunks, 1);
+  }
+  return status;
+}
+
 size_t ChunkStore::DropNamespace(NamespaceId ns) {
   if (ns == NamespaceId::kNone) return 0;
   size_t dropped = 0;

@@ -116,6 +116,12 @@ class ChunkStore {
 
   // Unlinks the chunk, pinned or not. Errors: kMiss, kFormatMismatch (of another namespace).
   Status Drop(const ChunkKey& key, NamespaceId ns);
+  // The chunk without a trace: neither counted nor refreshed. Errors: as Find().
+  Result<ChunkRef> Peek(const ChunkKey& key, const ReadTerms& terms);
+  // Compares a chunk's bytes with its checksums, and unlinks it (pinned or not) if they differ, so
+  // that the next store repairs it. Takes time in proportion to the bytes. Errors:
+  // kChecksumMismatch (it was damaged, and will not be found any more).
+  Status DropIfDamaged(const ChunkRef& chunk);
   // Unlinks all chunks of a namespace; returns how many. The namespace stays open.
   size_t DropNamespace(NamespaceId ns);
   // Unlinks everything, ends all pins and reservations; returns how many chunks.

@@ -24,6 +24,7 @@ void CopyCounters(const StoreCounters& from, ChunkStoreStats& to) {
   to.evicted_bytes = Read(from.evicted_bytes);
   to.dropped_chunks = Read(from.dropped_chunks);
   to.dropped_bytes = Read(from.dropped_bytes);
+  to.damaged_chunks = Read(from.damaged_chunks);
   to.replaced_chunks = Read(from.replaced_chunks);
   to.replaced_bytes = Read(from.replaced_bytes);
   to.chunks = Read(from.chunks);

@@ -25,6 +25,7 @@ struct StoreCounters {
   std::array<Counter, kCodeCount> failed{};
   Counter evicted_chunks{0}, evicted_bytes{0};
   Counter dropped_chunks{0}, dropped_bytes{0};
+  Counter damaged_chunks{0};  // Of the dropped.
   Counter replaced_chunks{0}, replaced_bytes{0};
 
   // Gauges.

@@ -40,6 +40,7 @@ struct ChunkStoreStats {
   uint64_t evicted_bytes = 0;
   uint64_t dropped_chunks = 0;
   uint64_t dropped_bytes = 0;
+  uint64_t damaged_chunks = 0;  // Of the dropped: their bytes had changed in the arena.
   uint64_t replaced_chunks = 0;
   uint64_t replaced_bytes = 0;
 
