@@ -31,17 +31,23 @@ void CallTable::Add(std::shared_ptr<Call> call) {
 
 void CallTable::SendQueued() {
   while (session_ != nullptr && !queued_.empty() &&
-         unanswered_.size() < session_->info().max_in_flight &&
+         in_flight_.size() < session_->info().max_in_flight &&
          session_->queued_bytes() < kMaxUnsentBytes) {
     const std::shared_ptr<Call> call = std::move(queued_.front());
     queued_.pop_front();
     call->phase = Call::Phase::kSent;
     unanswered_.insert(call->id);
+    in_flight_.insert(call->id);
     if (!silent_since_) silent_since_ = MonotonicNow();
     call->Send(*session_, [this, id = call->id] {
       if (const auto sent = Find(id, Call::Phase::kSent)) Settle(sent);
+      SendQueued();
     });
   }
+}
+
+void CallTable::LeaveIfOver(uint64_t id) {
+  if (!unanswered_.contains(id) && !calls_.contains(id)) in_flight_.erase(id);
 }
 
 std::shared_ptr<Call> CallTable::Find(uint64_t id, Call::Phase phase) const {
@@ -61,6 +67,7 @@ void CallTable::Abort(uint64_t id, const Status& why) {
   if (call->phase == Call::Phase::kStopping) return;
   session_->SendMessage(MessageType::kCancel, id, {});
   Stop(call, why);
+  SendQueued();
 }
 
 void CallTable::Stop(const std::shared_ptr<Call>& call, const Status& why) {
@@ -69,6 +76,7 @@ void CallTable::Stop(const std::shared_ptr<Call>& call, const Status& why) {
   if (!call->TouchesMemory()) return Finish(call);
   session_->Abandon(call->id, [this, id = call->id] {
     if (const auto stopped = Find(id, Call::Phase::kStopping)) Finish(stopped);
+    SendQueued();
   });
 }
 
@@ -80,6 +88,7 @@ void CallTable::Finish(const std::shared_ptr<Call>& call) {
   call->phase = Call::Phase::kStopping;
   call->Fail(call->stop_reason);
   calls_.erase(call->id);
+  LeaveIfOver(call->id);
   callbacks_.on_done(*call);
 }
 
@@ -91,6 +100,7 @@ void CallTable::FailQueued(const Status& why) {
 }
 
 void CallTable::AbortAll(const Status& why) {
+  FailQueued(why);  // First, or they would be sent as others make room.
   std::vector<uint64_t> ids;
   for (const auto& [id, call] : calls_) ids.push_back(id);
   for (const uint64_t id : ids) Abort(id, why);
@@ -113,6 +123,7 @@ void CallTable::OnReply(uint64_t id, ByteSpan body) {
   const Result<DecodedReply> reply = DecodeReply(body);
   if (!reply.ok()) return session_->Close(reply.status());
   unanswered_.erase(id);
+  LeaveIfOver(id);
   const auto call = Find(id, Call::Phase::kSent);
   if (call == nullptr) return OnStrayReply(*reply);
   Status status = StatusOf(reply->head);
@@ -154,6 +165,7 @@ bool CallTable::Locate(uint64_t request_id, const DataHeader& header, Pieces& pi
   // Not from inside the session's question.
   session_->loop().Post([this, request_id] {
     if (const auto refused = Find(request_id, Call::Phase::kSent)) Settle(refused);
+    SendQueued();
   });
   return false;
 }
@@ -165,12 +177,14 @@ void CallTable::OnData(uint64_t request_id, const DataHeader& header, const Stat
   call->OnData(header, status);
   Heard();
   if (call->phase == Call::Phase::kSent) Settle(call);
+  SendQueued();
 }
 
 void CallTable::OnDataFailed(uint64_t request_id, const DataHeader& header) {
   if (const auto call = Find(request_id, Call::Phase::kSent)) {
     call->OnDataFailed(header);
     Settle(call);
+    SendQueued();
   }
 }
 
@@ -178,6 +192,7 @@ void CallTable::OnClosed(const Status& why) {
   session_ = nullptr;
   send_queue_.Detach();
   unanswered_.clear();
+  in_flight_.clear();
   silent_since_.reset();
   const Status lost(Code::kDisconnected, why.ToString());
   std::vector<std::shared_ptr<Call>> sent;

@@ -69,6 +69,8 @@ class CallTable final : public SessionEvents {
   void Settle(const std::shared_ptr<Call>& call);
   void Stop(const std::shared_ptr<Call>& call, const Status& why);
   void Finish(const std::shared_ptr<Call>& call);
+  // Gives back the place of a call that is answered and over.
+  void LeaveIfOver(uint64_t id);
 
   const Callbacks callbacks_;
   Session* session_ = nullptr;
@@ -78,6 +80,9 @@ class CallTable final : public SessionEvents {
   absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_;  // Queued ones, too.
   // Sent on this session and not answered, whether anybody still waits for it or not.
   absl::flat_hash_set<uint64_t> unanswered_;
+  // Sent on this session, and not answered or with data still to come: what the daemon counts, for
+  // which a FETCH lasts until its last byte is gone.
+  absl::flat_hash_set<uint64_t> in_flight_;
   std::optional<MonotonicTime> silent_since_;  // While something is unanswered.
 };
 

@@ -268,6 +268,36 @@ TEST(ClientLink, TheDaemonsWindowIsKept) {
   for (const auto& ping : pings) EXPECT_TRUE(ping->Wait(Soon()));
 }
 
+// The daemon counts a FETCH until its bytes are gone, and refuses what comes too early.
+TEST(ClientLink, AFetchKeepsItsPlaceInTheWindowUntilItsBytesAreThere) {
+  Puppet puppet({.max_in_flight = 2});
+  const auto client = puppet.Connect();
+  const Namespace ns = *client->OpenNamespace(TestDescriptor());
+  const std::string value = Value(1'000, 1);
+  std::vector<std::unique_ptr<Landing>> landings;
+  std::vector<OperationPtr> fetches;
+  for (int i = 0; i < 4; ++i) {
+    landings.push_back(std::make_unique<Landing>(value.size()));
+    const ChunkKey key = NamedKey(ns.fingerprint(), "value");
+    fetches.push_back(client->Fetch({ToFetch(ns, key, *landings.back())}, {}, Soon()));
+  }
+  FetchAnswer answer;
+  answer.Add(NamedKey(ns.fingerprint(), "value"), value);
+  const auto slow = puppet.Next(MessageType::kFetch);
+  const auto quick = puppet.Next(MessageType::kFetch);
+  puppet.Reply(slow, answer.reply);
+  puppet.Reply(quick, answer.reply);
+  puppet.Data(quick.id, 0, 0, value);
+  ASSERT_TRUE(fetches[1]->Wait(Soon()));  // Both answers have been read.
+  // The quick one's place is taken; the slow one's is not free before the client gives it up.
+  const auto third = puppet.Next(MessageType::kFetch);
+  fetches[0]->Cancel();
+  EXPECT_EQ(puppet.Next(MessageType::kCancel).id, slow.id);
+  const auto fourth = puppet.Next(MessageType::kFetch);
+  for (const auto& message : {third, fourth}) puppet.Refuse(message, Status(Code::kUnimplemented));
+  for (const auto& fetch : fetches) EXPECT_TRUE(fetch->Wait(Soon()));
+}
+
 TEST(ClientLink, OperationsBeyondTheLimitAreBusyAtOnce) {
   Puppet puppet;
   const auto client = puppet.Connect([](ClientOptions& o) { o.max_in_flight = 4; });
