@@ -111,6 +111,9 @@ void AddArena(Settings& s, OptionTable& table) {
            "Share of the arena that reservations may hold.")
       .Add("store.max_pending_percent", Percent(&s.max_pending_percent, 1, 95),
            "Share of the arena that chunks being stored may hold.")
+      .Add("store.max_fetching_percent", Percent(&s.max_fetching_percent, 1, 100),
+           "Share of the arena that chunks being fetched may hold; those of one session, half of "
+           "it. Beyond: BUSY.")
       .Add("store.max_pin_ttl", DurationOption(&s.max_pin_ttl), "Longest pin; longer ones are cut.")
       .Add("store.max_reservation_ttl", DurationOption(&s.max_reservation_ttl),
            "Longest reservation; longer ones are cut.");
@@ -236,6 +239,7 @@ void PlanStore(const Settings& s, const Sizing& sizing, DaemonOptions& options) 
   store.max_pinned = Share(s.max_pinned_percent);
   store.max_reserved = Share(s.max_reserved_percent);
   store.max_pending = Share(s.max_pending_percent);
+  options.serving.max_fetching = Share(s.max_fetching_percent);
   store.max_pin_ttl = s.max_pin_ttl;
   store.max_reservation_ttl = s.max_reservation_ttl;
 }

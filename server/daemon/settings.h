@@ -38,6 +38,7 @@ struct Settings {
   uint32_t max_pinned_percent = 25;
   uint32_t max_reserved_percent = 50;
   uint32_t max_pending_percent = 25;
+  uint32_t max_fetching_percent = 50;
   Duration max_pin_ttl = std::chrono::hours(24);
   Duration max_reservation_ttl = std::chrono::minutes(5);
 

@@ -84,9 +84,9 @@ class DaemonTest : public testing::Test {
       for (const char* name :
            {"penstock_in_flight{request=\"fetch\"}", "penstock_in_flight{request=\"store\"}",
             "penstock_store_pending_items", "penstock_fetch_held_chunks",
-            "penstock_fetch_queued_bytes", "penstock_verify_queue", "penstock_pending_chunks",
-            "penstock_pending_bytes", "penstock_detached_chunks", "penstock_reservations",
-            "penstock_reserved_chunks"}) {
+            "penstock_fetch_held_bytes", "penstock_fetch_queued_bytes", "penstock_verify_queue",
+            "penstock_pending_chunks", "penstock_pending_bytes", "penstock_detached_chunks",
+            "penstock_reservations", "penstock_reserved_chunks"}) {
         if (metrics.at(name) != 0) return false;
       }
       return true;

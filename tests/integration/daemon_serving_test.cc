@@ -220,6 +220,7 @@ TEST_F(DaemonServingTest, AClientOfAnotherVersionIsToldBothAndCounted) {
 TEST_F(DaemonServingTest, ASlowReaderGetsWhatWasPromisedThoughAllElseWasReplaced) {
   DaemonOptions options = SmallDaemon();
   options.serving.fetch_window_bytes = 256u << 10;
+  options.serving.max_fetching = 1;  // One session holds half of it: 32 MiB, and wants 30.
   Start(std::move(options));
   // The reader's thread stands still when the first bytes are there, until it is told to go on.
   Mutex mu;

@@ -86,7 +86,8 @@ void AddReasons(const char* name, const char* outcome, const CodeCounters& codes
   }
 }
 
-void AddTransfers(const ServingCounters& c, double verify_queue, Families& out) {
+void AddTransfers(const Serving& serving, Families& out) {
+  const ServingCounters& c = serving.counters;
   const auto value = [](const Counter& counter) { return static_cast<double>(counter.value()); };
   out.Add("penstock_store_items_total", value(c.store_committed),
           {{"outcome", "committed"}, {"reason", ""}});
@@ -98,7 +99,7 @@ void AddTransfers(const ServingCounters& c, double verify_queue, Families& out) 
   out.Add("penstock_store_pending_items", static_cast<double>(c.store_pending_items.value()));
   out.Add("penstock_discarded_data_frames_total", value(c.data_discarded));
   out.Add("penstock_discarded_data_bytes_total", value(c.data_discarded_bytes));
-  out.Add("penstock_verify_queue", verify_queue);
+  out.Add("penstock_verify_queue", static_cast<double>(serving.workers.queued()));
   out.Add("penstock_fetch_items_total", value(c.fetch_delivered),
           {{"outcome", "delivered"}, {"reason", ""}});
   out.Add("penstock_fetch_items_total", value(c.fetch_missed),
@@ -108,6 +109,7 @@ void AddTransfers(const ServingCounters& c, double verify_queue, Families& out) 
   out.Add("penstock_fetch_bytes_total", value(c.fetch_delivered_bytes));
   out.Add("penstock_fetch_lost_reservations_total", value(c.fetch_lost_reservations));
   out.Add("penstock_fetch_held_chunks", static_cast<double>(c.fetch_held_chunks.value()));
+  out.Add("penstock_fetch_held_bytes", static_cast<double>(serving.fetching.bytes()));
   out.Add("penstock_fetch_queued_bytes", static_cast<double>(c.fetch_queued_bytes.value()));
   out.Add("penstock_match_keys_total", value(c.match_keys));
   out.Add("penstock_matched_keys_total", value(c.matched_keys));
@@ -229,7 +231,7 @@ std::vector<prometheus::MetricFamily> DaemonMetrics::Collect() const {
   const ServingCounters& c = serving.counters;
   AddDaemon(sources_.health(), sources_.version, MonotonicNow() - sources_.started, out);
   AddRequests(c, out);
-  AddTransfers(c, static_cast<double>(serving.workers.queued()), out);
+  AddTransfers(serving, out);
   const NamespaceId internal_id = serving.store.FindNamespace(sources_.internal_ns);
   const NamespaceInfo internal = serving.store.GetNamespace(internal_id).value_or(NamespaceInfo{});
   AddTier(serving.store.Stats(), internal, out);

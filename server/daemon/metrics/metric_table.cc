@@ -57,6 +57,8 @@ constexpr MetricDef kMetrics[] = {
     {"penstock_fetch_lost_reservations_total", kCounter, "",
      "FETCH requests that named a reservation which was not there any more."},
     {"penstock_fetch_held_chunks", kGauge, "", "Chunks that fetches keep from being reused."},
+    {"penstock_fetch_held_bytes", kGauge, "",
+     "Payload bytes of those, each chunk once; store.max_fetching_percent bounds them."},
     {"penstock_fetch_queued_bytes", kGauge, "", "Bytes given to the wire and not yet taken."},
     {"penstock_match_keys_total", kCounter, "", "Keys asked for by MATCH, in every group."},
     {"penstock_matched_keys_total", kCounter, "", "Keys that were part of an answer to MATCH."},

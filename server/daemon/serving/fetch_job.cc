@@ -141,6 +141,11 @@ FetchReply::Item FetchJob::Judge(const FetchRequest::Item& wanted, Result<ChunkR
     item.segments = std::move(*segments);
   }
   if (item.bytes > wanted.capacity) return refuse(Code::kBufferTooSmall, item.bytes);
+  if (!context_.record->internal) {  // The self-check's one chunk is nobody's burden.
+    auto hold = context_.serving.fetching.Take(context_.record->id, item.chunk);
+    if (!hold.ok()) return refuse(hold.status().code());
+    item.hold = std::move(*hold);
+  }
   const FetchReply::Item answer{
       .status = Code::kOk, .payload_bytes = item.bytes, .manifest = item.chunk.encoded_manifest()};
   items_.push_back(std::move(item));
@@ -211,6 +216,7 @@ void FetchJob::Settle(Item& item) {
     counters.fetch_failed[item.failure].Add();
   }
   counters.fetch_held_chunks.Add(-1);
+  item.hold = FetchBudget::Hold();
   item.chunk = ChunkRef();
   --open_;
 }

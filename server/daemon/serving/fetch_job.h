@@ -5,6 +5,8 @@
 // change what the client gets. The bytes follow in DATA frames, items in order, a frame at a time
 // when the session says so (SendNext), so that no fetch takes more than its turn.
 //
+// Held chunks are bounded (FetchBudget): an item beyond is answered with kBusy.
+//
 // A reservation that the request names is not needed to fetch: the refs protect what is there, and
 // what is gone is a miss of its own item. One that is gone is only counted.
 //
@@ -59,6 +61,7 @@ class FetchJob : public std::enable_shared_from_this<FetchJob> {
  private:
   struct Item {
     ChunkRef chunk;
+    FetchBudget::Hold hold;     // For the chunk.
     SelectedSegments segments;  // Empty: the whole chunk.
     uint64_t bytes = 0;         // To deliver.
     uint64_t sent = 0;          // Given to the wire.

@@ -8,6 +8,7 @@
 
 #include "common/base/deadline.h"
 #include "server/daemon/serving/counters.h"
+#include "server/daemon/serving/fetch_budget.h"
 #include "server/daemon/serving/in_flight.h"
 #include "server/daemon/serving/session_directory.h"
 #include "server/daemon/serving/worker_pool.h"
@@ -20,6 +21,8 @@ struct ServingLimits {
   // Bytes of one session's fetches that are given to the wire at a time; the next ones follow as
   // those drain.
   uint64_t fetch_window_bytes = 16u << 20;
+  // Share of the arena in chunks that fetches hold; a session may have half of it. kBusy beyond.
+  double max_fetching = 0.50;
   // Longest DATA frame: long enough that its header costs nothing, short enough that requests
   // which share a session take turns.
   uint64_t frame_bytes = 4u << 20;
@@ -41,12 +44,15 @@ struct Serving {
       : store(the_store),
         workers(the_workers),
         limits(the_limits),
-        in_flight(the_limits.max_in_flight) {}
+        in_flight(the_limits.max_in_flight),
+        fetching(static_cast<uint64_t>(the_limits.max_fetching *
+                                       static_cast<double>(the_store.arena().size()))) {}
 
   ChunkStore& store;
   WorkerPool& workers;
   const ServingLimits limits;
   InFlight in_flight;
+  FetchBudget fetching;
   ServingCounters counters;
   // The self-check counts here, so that the figures above are the clients' alone.
   ServingCounters internal_counters;

@@ -38,6 +38,8 @@ class ChunkRef {
   ~ChunkRef();
 
   explicit operator bool() const { return entry_ != nullptr; }
+  // Tells this chunk from all others while a ChunkRef to it lives.
+  const void* id() const { return entry_; }
   const ChunkKey& key() const;
   NamespaceId ns() const;
   const std::optional<ChunkKey>& parent() const;

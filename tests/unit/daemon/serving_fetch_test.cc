@@ -295,6 +295,73 @@ TEST_F(ServingFetchTest, ALostReservationIsCountedAndStopsNothing) {
   ExpectIdle();
 }
 
+TEST_F(ServingFetchTest, OneThatFetchesTheArenaAndDoesNotReadLeavesRoomToStore) {
+  std::vector<ChunkKey> keys;
+  for (int i = 0; i < 28; ++i) keys.push_back(Key("held" + std::to_string(i)));
+  for (const ChunkKey& key : keys) Put(key, Pattern(2u << 20, 1));
+  session_->finish_sends_at_once = false;
+  Send(MessageType::kFetch, 7, Fetching(keys).Encode());
+  const FetchAnswer answer = TakeFetch(7);
+  // Half of half of 64 MiB.
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(answer.statuses[i], i < 8 ? Code::kOk : Code::kBusy) << i;
+  }
+  EXPECT_EQ(serving_->fetching.bytes(), 16u << 20);
+  EXPECT_EQ(serving_->counters.fetch_refused[Code::kBusy].value(), 20u);
+  for (int i = 0; i < 40; ++i) Put(Key("new" + std::to_string(i)), Pattern(2u << 20, 2));
+  CloseSession();
+  EXPECT_EQ(serving_->counters.FetchItems(), 28u);
+  ExpectIdle();
+}
+
+TEST_F(ServingFetchTest, WhatIsFetchedTwiceIsHeldOnceAndRoomComesBackWithTheBytes) {
+  ServingLimits limits;
+  limits.max_fetching = 1.0 / 1024;  // 64 KiB; a session, 32 KiB.
+  Start(limits);
+  for (const char* name : {"a", "b", "large"}) {
+    Put(Key(name), Pattern(name[0] == 'l' ? 100'000 : 20'000, 1));
+  }
+  session_->finish_sends_at_once = false;
+  Send(MessageType::kFetch, 7, Fetching({Key("a"), Key("b")}).Encode());
+  EXPECT_THAT(TakeFetch(7).statuses, ElementsAre(Code::kOk, Code::kBusy));
+  Send(MessageType::kFetch, 8, Fetching({Key("a"), Key("a")}).Encode());
+  EXPECT_THAT(TakeFetch(8).statuses, ElementsAre(Code::kOk, Code::kOk));
+  EXPECT_EQ(serving_->fetching.bytes(), 20'000u);
+  FinishOldest();
+  FinishOldest();
+  EXPECT_EQ(serving_->fetching.bytes(), 20'000u);
+  FinishOldest();
+  Send(MessageType::kFetch, 9, Fetching({Key("large"), Key("b")}).Encode());
+  EXPECT_THAT(TakeFetch(9).statuses, ElementsAre(Code::kOk, Code::kBusy))
+      << "one chunk is always served";
+  FinishOldest();
+  ExpectIdle();
+}
+
+TEST_F(ServingFetchTest, AllSessionsTogetherAreBounded) {
+  FetchBudget budget(1000);
+  const ReadTerms terms{.ns = store_->FindNamespace(ns())};
+  std::vector<ChunkRef> chunks;
+  for (int i = 0; i < 4; ++i) {
+    const ChunkKey key = Key(std::to_string(i));
+    Put(key, Pattern(400, 1));
+    auto found = store_->Find(key, terms);
+    ASSERT_TRUE(found.ok());
+    chunks.push_back(std::move(*found));
+  }
+  auto first = budget.Take(1, chunks[0]);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(budget.Take(1, chunks[1]).status().code(), Code::kBusy) << "half for a session";
+  auto second = budget.Take(2, chunks[1]);
+  EXPECT_TRUE(second.ok());
+  EXPECT_EQ(budget.Take(3, chunks[2]).status().code(), Code::kBusy) << "800 of 1000 are held";
+  EXPECT_TRUE(budget.Take(3, chunks[1]).ok()) << "held anyway";
+  *first = FetchBudget::Hold();
+  EXPECT_TRUE(budget.Take(3, chunks[2]).ok());
+  *second = FetchBudget::Hold();
+  EXPECT_EQ(budget.bytes(), 0u);
+}
+
 TEST_F(ServingFetchTest, TruncatedRequestsAreAnsweredAndHarmless) {
   const std::vector<std::byte> whole = Fetching({Key("a"), Key("b")}).Encode();
   for (size_t size = 0; size < whole.size(); ++size) {

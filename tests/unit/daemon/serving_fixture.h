@@ -196,6 +196,7 @@ class ServingTest : public testing::Test {
     EXPECT_EQ(c.fetches_in_flight.value(), 0);
     EXPECT_EQ(c.fetch_held_chunks.value(), 0);
     EXPECT_EQ(c.fetch_queued_bytes.value(), 0);
+    EXPECT_EQ(serving_->fetching.bytes(), 0u);
     EXPECT_EQ(c.store_pending_items.value(), 0);
   }
 
