@@ -14,6 +14,7 @@
 #include "common/base/deadline.h"
 #include "common/base/status.h"
 #include "common/transport/event_loop.h"
+#include "common/transport/message_budget.h"
 #include "common/transport/session.h"
 
 namespace penstock {
@@ -41,8 +42,12 @@ struct SessionLimits {
   size_t max_queued_bytes = 64u << 20;
   Duration hello_timeout = std::chrono::seconds(5);  // From accept to a whole HELLO.
   Duration heartbeat = std::chrono::seconds(2);      // PING after this much silence...
-  Duration peer_timeout = std::chrono::seconds(10);  // ...and death after this much.
+  // ...and death after this much; a message must come whole within it.
+  Duration peer_timeout = std::chrono::seconds(10);
   uint32_t max_streams = 8;
+  // Shared by all sessions of a process; one that wants more than there is ends with
+  // kResourceExhausted. Null: no bound but each session's own.
+  std::shared_ptr<MessageBudget> message_budget;
 };
 
 struct ListenOptions {

@@ -20,6 +20,7 @@ size_t MessageAssembler::missing_bytes() const {
 
 Status MessageAssembler::Feed(ByteSpan bytes, const OnMessage& on_message) {
   while (!bytes.empty()) {
+    if (!InMessage()) since_ = MonotonicNow();
     if (header_have_ < raw_header_.size()) {
       const size_t take = std::min(bytes.size(), raw_header_.size() - header_have_);
       std::memcpy(raw_header_.data() + header_have_, bytes.data(), take);
@@ -37,7 +38,7 @@ Status MessageAssembler::Feed(ByteSpan bytes, const OnMessage& on_message) {
     bytes = bytes.subspan(take);
     // A body that is here in one piece is not copied.
     if (!body_.empty() || take < header_.body_bytes) {
-      body_.insert(body_.end(), body.begin(), body.end());
+      Keep(body);
       if (body_.size() < header_.body_bytes) return Status::Ok();
       body = body_;
     }
@@ -48,6 +49,16 @@ Status MessageAssembler::Feed(ByteSpan bytes, const OnMessage& on_message) {
     if (!go_on) return Status::Ok();
   }
   return Status::Ok();
+}
+
+// Twice as much whenever there is no room, but never more than the message will take.
+void MessageAssembler::Keep(ByteSpan part) {
+  const size_t wanted = body_.size() + part.size();
+  if (wanted > body_.capacity()) {
+    const size_t ample = std::max(wanted, 2 * body_.capacity());
+    body_.reserve(std::min<size_t>(ample, header_.body_bytes));
+  }
+  body_.insert(body_.end(), part.begin(), part.end());
 }
 
 }  // namespace penstock

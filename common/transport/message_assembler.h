@@ -5,9 +5,11 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "common/base/bytes.h"
+#include "common/base/deadline.h"
 #include "common/base/status.h"
 #include "common/transport/frame.h"
 
@@ -27,13 +29,22 @@ class MessageAssembler {
 
   // Part of a message is here and the rest is not.
   bool InMessage() const { return header_have_ > 0; }
+  // When the first byte of a message came of which the rest has not.
+  std::optional<MonotonicTime> incomplete_since() const {
+    return InMessage() ? std::optional(since_) : std::nullopt;
+  }
+  // Memory that the part of a message takes.
+  size_t held_bytes() const { return body_.capacity(); }
   // Bytes that complete the header, or, once that is there, the message.
   size_t missing_bytes() const;
 
  private:
+  void Keep(ByteSpan part);
+
   const uint32_t max_body_bytes_;
   std::array<std::byte, sizeof(FrameHeader)> raw_header_{};
   size_t header_have_ = 0;
+  MonotonicTime since_;
   FrameHeader header_;
   // Grows as bytes arrive, so that a peer cannot make us reserve what it never sends.
   std::vector<std::byte> body_;

@@ -27,6 +27,8 @@ class OutQueue {
 
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
+  // With what is sent of the first chunk, whose memory is still there.
+  size_t held_bytes() const { return size_ + front_sent_; }
 
  private:
   // Many small messages share a chunk; a chunk is freed as a whole.

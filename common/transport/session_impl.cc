@@ -93,6 +93,7 @@ void SessionImpl::Read() {
     const Status status = assembler_.Feed(
         bytes, [this](const FrameHeader& header, ByteSpan body) { return OnFrame(header, body); });
     if (!status.ok()) return Close(status);
+    CountMessages();
     if (static_cast<size_t>(got) < read_buffer.size()) return;
   }
 }
@@ -149,6 +150,7 @@ void SessionImpl::SendMessage(MessageType type, uint64_t request_id, ByteSpan bo
   if (out_.empty()) last_control_out_ = MonotonicNow();
   out_.Append(type, request_id, body);
   CheckQueueLimit();
+  CountMessages();
   ScheduleFlush();
 }
 
@@ -182,6 +184,14 @@ void SessionImpl::CheckQueueLimit() {
   Close(Status(Code::kBusy, fmt::format("{} bytes wait for a peer that does not read", bytes)));
 }
 
+void SessionImpl::CountMessages() {
+  if (closing()) return;
+  if (message_share_.Resize(assembler_.held_bytes() + out_.held_bytes())) return;
+  Close(Status(Code::kResourceExhausted,
+               fmt::format("messages of all sessions take {} bytes, with this one's more than {}",
+                           limits_.message_budget->bytes(), limits_.message_budget->max_bytes())));
+}
+
 void SessionImpl::ScheduleFlush() {
   if (std::exchange(flush_scheduled_, true)) return;
   loop_.Post([self = shared_from_this()] {
@@ -204,6 +214,8 @@ void SessionImpl::FlushControl() {
       return Close(sent.status());
     }
     if (*sent > 0) last_control_out_ = MonotonicNow();
+    CountMessages();
+    if (closing()) return;
   }
   loop_.SetEvents(control_.get(), out_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
 }
@@ -219,6 +231,10 @@ void SessionImpl::Tick() {
         Code::kDisconnected,
         fmt::format("nothing came from {} for {} ms", info_.peer_address,
                     std::chrono::duration_cast<std::chrono::milliseconds>(silence).count())));
+  }
+  if (const auto since = assembler_.incomplete_since();
+      since && now - *since > limits_.peer_timeout) {
+    return Close(Status(Code::kDeadlineExceeded, "a message does not come to its end"));
   }
   if (!out_.empty() && now - last_control_out_ > limits_.peer_timeout) {
     return Close(Status(Code::kDisconnected, "the peer does not read its messages"));

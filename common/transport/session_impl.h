@@ -24,7 +24,11 @@ class SessionImpl final : public Session,
  public:
   // `control` is connected and past HELLO.
   SessionImpl(EventLoop& loop, UniqueFd control, SessionInfo info, SessionLimits limits)
-      : loop_(loop), info_(std::move(info)), limits_(limits), control_(std::move(control)) {}
+      : loop_(loop),
+        info_(std::move(info)),
+        limits_(std::move(limits)),
+        control_(std::move(control)),
+        message_share_(limits_.message_budget) {}
   ~SessionImpl() override;
 
   // What the session is told about itself; called before Start().
@@ -79,6 +83,8 @@ class SessionImpl final : public Session,
   void Flush();
   void FlushControl();
   void CheckQueueLimit();
+  // Tells the budget what the messages take; without room the session closes.
+  void CountMessages();
   void Tick();
   void RunDeferred();
   void ShutDown();
@@ -94,6 +100,7 @@ class SessionImpl final : public Session,
   UniqueFd control_;
   MessageAssembler assembler_;
   OutQueue out_;
+  MessageBudget::Share message_share_;
   std::unique_ptr<Wire> wire_;
 
   State state_ = State::kOpen;

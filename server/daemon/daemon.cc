@@ -67,6 +67,7 @@ struct Daemon::Parts {
   std::unique_ptr<EventLoop> house;
   std::unique_ptr<WorkerPool> workers;
   std::unique_ptr<Serving> serving;
+  std::shared_ptr<MessageBudget> messages;
   std::unique_ptr<Listener> listener;
   std::unique_ptr<HealthMonitor> health;
   std::shared_ptr<DaemonMetrics> metrics;
@@ -85,6 +86,7 @@ Status Daemon::Parts::Build() {
   PENSTOCK_ASSIGN_OR_RETURN(store, ChunkStore::Create(options.store));
   PENSTOCK_RETURN_IF_ERROR(BuildThreads());
   serving = std::make_unique<Serving>(*store, *workers, options.serving);
+  messages = std::make_shared<MessageBudget>(options.max_message_bytes);
   PENSTOCK_RETURN_IF_ERROR(Listen());
 
   HealthSubject subject{.client_name = internal_name};
@@ -95,6 +97,7 @@ Status Daemon::Parts::Build() {
   PENSTOCK_ASSIGN_OR_RETURN(health, HealthMonitor::Start(options.health, std::move(subject)));
   metrics = std::make_shared<DaemonMetrics>(
       DaemonMetrics::Sources{.serving = *serving,
+                             .messages = *messages,
                              .health = [this] { return health->Report(); },
                              .version = options.version,
                              .started = facts.started,
@@ -143,6 +146,7 @@ Status Daemon::Parts::Listen() {
                        .incarnation = facts.incarnation,
                        .limits = options.session,
                        .max_sessions = options.max_sessions};
+  listen.limits.message_budget = messages;
   listen.limits.max_chunk_bytes = std::min(listen.limits.max_chunk_bytes, store->max_chunk_bytes());
   listen.on_refused = [this](const Status& why) {
     serving->counters.sessions_refused[why.code()].Add();

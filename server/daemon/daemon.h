@@ -35,6 +35,7 @@ struct DaemonOptions {
   std::vector<std::string> wires = {"tcp"};
   SessionLimits session;
   uint32_t max_sessions = 4096;
+  uint64_t max_message_bytes = 512u << 20;  // Of all sessions: see MessageBudget.
 
   std::string admin_host = "127.0.0.1";
   uint16_t admin_port = 0;

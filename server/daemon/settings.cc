@@ -138,6 +138,9 @@ void AddLimits(Settings& s, OptionTable& table) {
       .Add("limits.session_queue",
            BytesOption(&s.session.max_queued_bytes, {64u << 10, uint64_t{1} << 32}),
            "Bytes of messages that wait for a client to read them. Beyond: the session is closed.")
+      .Add("limits.message_memory", BytesOption(&s.message_memory, {16u << 20, uint64_t{1} << 40}),
+           "Bytes of messages, half arrived or not yet sent, that all sessions may have beyond "
+           "64KiB each. Beyond: the session that wants more is closed with RESOURCE_EXHAUSTED.")
       .Add("limits.fetch_window",
            BytesOption(&s.serving.fetch_window_bytes, {64u << 10, uint64_t{1} << 32}),
            "Bytes of one session's fetches that are given to the wire at a time.")
@@ -150,7 +153,8 @@ void AddLimits(Settings& s, OptionTable& table) {
       .Add("session.heartbeat", DurationOption(&s.session.heartbeat, short_times),
            "Silence after which a client is asked for a sign of life.")
       .Add("session.peer_timeout", DurationOption(&s.session.peer_timeout, short_times),
-           "Silence after which a client counts as dead, and all it held is released.");
+           "Silence after which a client counts as dead, and all it held is released. A message "
+           "must come whole within it.");
 }
 
 void AddOperations(Settings& s, OptionTable& table) {
@@ -277,6 +281,7 @@ Result<DaemonOptions> PlanDaemon(const Settings& settings, const Machine& machin
   DaemonOptions options;
   options.version = DaemonVersion();
   options.session = settings.session;
+  options.max_message_bytes = settings.message_memory;
   options.serving = settings.serving;
   options.serving.max_in_flight = settings.max_in_flight;
   options.health = settings.health;

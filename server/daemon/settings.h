@@ -47,6 +47,7 @@ struct Settings {
 
   uint32_t max_sessions = 4096;
   uint32_t max_in_flight = 16384;
+  uint64_t message_memory = 512u << 20;
   SessionLimits session;
   ServingLimits serving;
   HealthOptions health;

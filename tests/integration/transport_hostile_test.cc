@@ -354,6 +354,65 @@ TEST_P(TransportHostile, APeerThatStopsInMidFrameIsDroppedThoughItPings) {
   ExpectWell(*peers);
 }
 
+TEST_P(TransportHostile, AMessageMustComeWholeInTime) {
+  Peers::Options options;
+  options.server_limits.heartbeat = milliseconds(50);
+  options.server_limits.peer_timeout = milliseconds(500);
+  const auto peers = Start(options);
+  auto session = Join(*peers);
+  const std::vector<std::byte> message = Frame(MessageType::kTouch, 1, std::vector<std::byte>(60));
+  ByteSpan rest = message;
+  // A byte now and then, whenever it is asked for a sign of life. It takes six times too long.
+  while (const auto asked = session.control->Read()) {
+    if (asked->header.type != static_cast<int>(MessageType::kPing) || rest.empty()) break;
+    session.control->Send(rest.first(1));
+    rest = rest.subspan(1);
+  }
+  EXPECT_EQ(peers->other_server_events.WaitClosed().code(), Code::kDeadlineExceeded);
+  ExpectWell(*peers);
+}
+
+TEST_P(TransportHostile, MessagesOfAllSessionsTogetherAreBounded) {
+  const auto budget = std::make_shared<MessageBudget>(4u << 20);
+  Peers::Options options;
+  options.server_limits.message_budget = budget;
+  const auto peers = Start(options);
+  const auto message = Frame(MessageType::kTouch, 1, std::vector<std::byte>(3u << 20));
+  const ByteSpan most = ByteSpan(message).first(message.size() - 1);
+  auto first = Join(*peers);
+  first.control->Send(most);
+  const auto until = MonotonicNow() + std::chrono::seconds(20);
+  while (budget->bytes() < (2u << 20) && MonotonicNow() < until) peers->server_loop().Run([] {});
+  ASSERT_GE(budget->bytes(), 2u << 20);
+  auto second = Join(*peers);
+  second.control->Send(most);
+  EXPECT_EQ(peers->other_server_events.WaitClosed().code(), Code::kResourceExhausted);
+  ExpectWell(*peers);
+  // The first goes on: its message arrives, and then takes nothing any more.
+  first.control->Send(ByteSpan(message).last(1));
+  auto& events = peers->other_server_events;
+  ASSERT_TRUE(events.WaitFor([&] { return !events.messages.empty(); }));
+  first.control->Close();
+  ASSERT_TRUE(events.WaitFor([&] { return events.closed == 2; }));
+  while (budget->bytes() > 0 && MonotonicNow() < until) peers->server_loop().Run([] {});
+  EXPECT_EQ(budget->bytes(), 0u);
+}
+
+TEST_P(TransportHostile, MessagesThatNobodyReadsCountInTheBudgetOfAll) {
+  const auto budget = std::make_shared<MessageBudget>(1u << 20);
+  Peers::Options options;
+  options.server_limits.message_budget = budget;
+  const auto peers = Start(options);
+  auto session = Join(*peers);
+  const auto ping = Frame(MessageType::kPing, 1, {});
+  std::vector<std::byte> many;
+  for (int i = 0; i < 2000; ++i) many.insert(many.end(), ping.begin(), ping.end());
+  while (session.control->SendSome(many)) {
+  }
+  EXPECT_EQ(peers->other_server_events.WaitClosed().code(), Code::kResourceExhausted);
+  ExpectWell(*peers);
+}
+
 TEST_P(TransportHostile, APeerThatReadsNoMessagesCostsOnlyItsOwnSession) {
   Peers::Options options;
   options.server_limits.max_queued_bytes = 8u << 20;

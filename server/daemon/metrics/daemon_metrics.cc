@@ -231,6 +231,7 @@ std::vector<prometheus::MetricFamily> DaemonMetrics::Collect() const {
   const ServingCounters& c = serving.counters;
   AddDaemon(sources_.health(), sources_.version, MonotonicNow() - sources_.started, out);
   AddRequests(c, out);
+  out.Add("penstock_message_bytes", static_cast<double>(sources_.messages.bytes()));
   AddTransfers(serving, out);
   const NamespaceId internal_id = serving.store.FindNamespace(sources_.internal_ns);
   const NamespaceInfo internal = serving.store.GetNamespace(internal_id).value_or(NamespaceInfo{});

@@ -16,6 +16,7 @@
 
 #include "common/base/deadline.h"
 #include "common/keys/chunk_key.h"
+#include "common/transport/message_budget.h"
 #include "server/daemon/health/health_monitor.h"
 #include "server/daemon/serving/serving.h"
 
@@ -25,6 +26,7 @@ class DaemonMetrics final : public prometheus::Collectable {
  public:
   struct Sources {
     const Serving& serving;
+    const MessageBudget& messages;
     std::function<HealthReport()> health;
     std::string version;
     MonotonicTime started;

@@ -37,6 +37,9 @@ constexpr MetricDef kMetrics[] = {
      "Requests that were answered, by the status of the reply; unknown and reserved types too."},
     {"penstock_request_duration_seconds", kHistogram, "request",
      "From a request's arrival to the end of its work, the transfer of its bytes included."},
+    {"penstock_message_bytes", kGauge, "",
+     "Messages that are half here or not yet sent, beyond 64 KiB a session; limits.message_memory "
+     "bounds them."},
     {"penstock_cancels_total", kCounter, "", "CANCEL messages."},
     {"penstock_in_flight", kGauge, "request", "FETCH and STORE requests being worked on."},
     // Storing.

@@ -52,7 +52,9 @@ TEST(MetricsPage, AScrapeShowsEveryMetricWithItsLabels) {
   auto workers = WorkerPool::Start(1, 1);
   ASSERT_TRUE(workers.ok());
   Serving serving(**store, **workers, ServingLimits{});
+  const MessageBudget messages(1u << 20);
   const DaemonMetrics metrics({.serving = serving,
+                               .messages = messages,
                                .health = [] { return HealthReport{}; },
                                .version = "test",
                                .started = MonotonicNow(),
