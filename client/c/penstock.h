@@ -180,7 +180,8 @@ typedef struct penstock_descriptor {
 PENSTOCK_API penstock_code penstock_namespace_open(penstock_client* client,
                                                    const penstock_descriptor* descriptor,
                                                    penstock_namespace** ns);
-/* May be freed while operations use it. NULL is ignored. */
+/* May be freed while operations use it. The namespace is open until its last handle is freed and
+   its operations are done; its chunks stay. NULL is ignored. */
 PENSTOCK_API void penstock_namespace_free(penstock_namespace* ns);
 PENSTOCK_API penstock_code penstock_namespace_fingerprint(const penstock_namespace* ns,
                                                           penstock_key* fingerprint);

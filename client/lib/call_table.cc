@@ -125,7 +125,7 @@ void CallTable::OnReply(uint64_t id, ByteSpan body) {
   unanswered_.erase(id);
   LeaveIfOver(id);
   const auto call = Find(id, Call::Phase::kSent);
-  if (call == nullptr) return OnStrayReply(*reply);
+  if (call == nullptr) return OnStrayReply(id, *reply);
   Status status = StatusOf(reply->head);
   if (status.ok()) status = call->OnReply(reply->rest);
   if (!status.ok()) return Stop(call, status);
@@ -133,16 +133,17 @@ void CallTable::OnReply(uint64_t id, ByteSpan body) {
 }
 
 // An answer that nobody waits for any more may have reserved something: it is given back.
-void CallTable::OnStrayReply(const DecodedReply& reply) {
-  if (reply.head.status != Code::kOk) return callbacks_.on_stray_refusal(reply.head);
-  if (reply.head.request != MessageType::kMatch) return;
+void CallTable::OnStrayReply(uint64_t id, const DecodedReply& reply) {
+  callbacks_.on_stray_reply(id, reply.head);
+  if (reply.head.status != Code::kOk || reply.head.request != MessageType::kMatch) return;
   const Result<MatchReply> match = DecodeMatchReply(reply.rest);
   if (!match.ok() || match->reservation == 0) return;
   SendStray(MessageType::kRelease, ReleaseRequest{.reservation = match->reservation}.Encode());
 }
 
-void CallTable::SendStray(MessageType type, ByteSpan body) {
-  session_->SendMessage(type, next_id_++, body);
+uint64_t CallTable::SendStray(MessageType type, ByteSpan body) {
+  session_->SendMessage(type, next_id_, body);
+  return next_id_++;
 }
 
 void CallTable::Heard() {

@@ -29,8 +29,8 @@ class CallTable final : public SessionEvents {
   struct Callbacks {
     std::function<void(Call&)> on_done;  // The call is over.
     std::function<void()> on_heard;      // The daemon said something.
-    // The daemon refused a message that was sent past the table.
-    std::function<void(const ReplyHead&)> on_stray_refusal;
+    // The answer to a message that was sent past the table, or that nobody waits for any more.
+    std::function<void(uint64_t id, const ReplyHead&)> on_stray_reply;
     std::function<void(const Status&)> on_closed;
   };
 
@@ -48,8 +48,8 @@ class CallTable final : public SessionEvents {
   void FailQueued(const Status& why);
   void AbortAll(const Status& why);
   SendQueue& send_queue() { return send_queue_; }
-  // Sends a message whose answer nobody waits for. REQUIRES: a session.
-  void SendStray(MessageType type, ByteSpan body);
+  // Sends a message whose answer nobody waits for, and returns its id. REQUIRES: a session.
+  uint64_t SendStray(MessageType type, ByteSpan body);
   // For how long the daemon has owed an answer without saying anything at all.
   Duration Silence() const;
 
@@ -63,7 +63,7 @@ class CallTable final : public SessionEvents {
   // The call, if it is on its way in `phase`; else null.
   std::shared_ptr<Call> Find(uint64_t id, Call::Phase phase) const;
   void OnReply(uint64_t id, ByteSpan body);
-  void OnStrayReply(const DecodedReply& reply);
+  void OnStrayReply(uint64_t id, const DecodedReply& reply);
   void Heard();
   // Ends the call if its outcome is known.
   void Settle(const std::shared_ptr<Call>& call);

@@ -52,7 +52,11 @@ struct ClientOptions {
   bool verify_checksums = true;  // Off: only for measuring what they cost.
 };
 
-// A namespace that chunks live in. Cheap to copy. Made by Client::OpenNamespace().
+class NamespaceBook;
+
+// A namespace that chunks live in. Cheap to copy. Made by Client::OpenNamespace(). It stays open as
+// long as there is a copy, or an operation on it that is not done; then the daemon is told, and may
+// give its place to another one once it has no chunks. The chunks stay.
 class Namespace {
  public:
   const Fingerprint& fingerprint() const;
@@ -61,7 +65,7 @@ class Namespace {
   bool valid() const { return data_ != nullptr; }
 
  private:
-  friend class Client;
+  friend class NamespaceBook;
   struct Data;
   std::shared_ptr<const Data> data_;
 };
@@ -165,7 +169,10 @@ class Client {
   virtual bool WaitConnected(const Deadline& deadline) = 0;
   virtual ClientStats stats() const = 0;
 
-  // Validates the descriptor; tells the daemon now and again after each reconnect.
+  // Validates the descriptor; tells the daemon now and again after each reconnect. Never waits, so
+  // that a daemon without room for it says so later: operations on it then end with that status
+  // (kResourceExhausted), while it is tried again about once a second. Errors: kInvalidArgument,
+  // kResourceExhausted (too many of this client).
   virtual Result<Namespace> OpenNamespace(const NamespaceDescriptor& descriptor) = 0;
 
   // Registers memory for the ucx wire, once however many buffers lie in it, and again by itself
@@ -195,9 +202,6 @@ class Client {
   virtual OperationPtr Release(uint64_t reservation, const Deadline& deadline) = 0;
   // A round trip to the daemon and back through its data thread.
   virtual OperationPtr Ping(const Deadline& deadline) = 0;
-
- protected:
-  static Namespace MakeNamespace(const NamespaceDescriptor& descriptor);
 };
 
 }  // namespace penstock

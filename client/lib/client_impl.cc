@@ -9,8 +9,6 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxNamespacesOpen = 4096;
-
 Status CheckOptions(const ClientOptions& options) {
   const auto bad = [](std::string what) { return Status(Code::kInvalidArgument, std::move(what)); };
   if (options.wire != "auto" && options.wire != "tcp" && options.wire != "ucx") {
@@ -26,23 +24,6 @@ Status CheckOptions(const ClientOptions& options) {
 }
 
 }  // namespace
-
-const Fingerprint& Namespace::fingerprint() const {
-  static const Fingerprint none{};
-  return data_ ? data_->fingerprint : none;
-}
-
-const NamespaceDescriptor& Namespace::descriptor() const {
-  static const NamespaceDescriptor none{};
-  return data_ ? data_->descriptor : none;
-}
-
-Namespace Client::MakeNamespace(const NamespaceDescriptor& descriptor) {
-  Namespace ns;
-  ns.data_ = std::make_shared<const Namespace::Data>(
-      Namespace::Data{descriptor, descriptor.ComputeFingerprint()});
-  return ns;
-}
 
 Result<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   PENSTOCK_RETURN_IF_ERROR(CheckOptions(options));
@@ -61,11 +42,16 @@ ClientImpl::ClientImpl(ClientOptions options, const Address& address,
                        std::unique_ptr<EventLoop> loop)
     : options_(std::move(options)),
       pid_(getpid()),
+      book_(std::make_shared<NamespaceBook>(
+          [this](const Fingerprint& ns, std::vector<std::byte> descriptor) {
+            loop_->Post(
+                [this, ns, descriptor = std::move(descriptor)] { TellNamespace(ns, descriptor); });
+          })),
       loop_(std::move(loop)),
       table_(std::make_unique<CallTable>(CallTable::Callbacks{
           .on_done = [this](Call& call) { CallDone(call.operation()); },
           .on_heard = [this] { silent_ = false; },
-          .on_stray_refusal = [this](const ReplyHead& head) { Note(head.ToStatus()); },
+          .on_stray_reply = [this](uint64_t id, const ReplyHead& head) { OnStrayReply(id, head); },
           .on_closed = [this](const Status& why) { OnClosed(why); }})),
       link_(std::make_unique<Link>(
           *loop_, options_, address, *table_,
@@ -96,6 +82,7 @@ ClientImpl::~ClientImpl() {
     while (session_open_ || in_flight_ > 0) changed_.Wait(mu_);
   }
   loop_->Stop();
+  book_->Detach();  // Handles may outlive the loop.
 }
 
 bool ClientImpl::WaitConnected(const Deadline& deadline) {
@@ -126,23 +113,21 @@ ClientStats ClientImpl::stats() const {
 }
 
 Result<Namespace> ClientImpl::OpenNamespace(const NamespaceDescriptor& descriptor) {
-  PENSTOCK_RETURN_IF_ERROR(descriptor.Validate());
-  Namespace ns = MakeNamespace(descriptor);
-  std::vector<std::byte> encoded = descriptor.Encode();
-  {
-    MutexLock lock(mu_);
-    if (namespaces_.size() >= kMaxNamespacesOpen && !namespaces_.contains(ns.fingerprint())) {
-      return Status(Code::kResourceExhausted,
-                    fmt::format("{} namespaces are open in this client", kMaxNamespacesOpen));
-    }
-    if (!namespaces_.emplace(ns.fingerprint(), encoded).second) return ns;
-  }
-  loop_->Post([this, encoded = std::move(encoded)] {
-    if (link_->session() == nullptr) return;
-    table_->SendStray(MessageType::kOpenNamespace,
-                      OpenNamespaceRequest{.descriptor = encoded}.Encode());
-  });
-  return ns;
+  return book_->Open(descriptor);
+}
+
+void ClientImpl::TellNamespace(const Fingerprint& ns, ByteSpan descriptor) {
+  if (link_->session() == nullptr) return;
+  const OpenNamespaceRequest request{.descriptor = descriptor, .close = !book_->IsOpen(ns)};
+  opening_[table_->SendStray(MessageType::kOpenNamespace, request.Encode())] = ns;
+}
+
+void ClientImpl::OnStrayReply(uint64_t id, const ReplyHead& head) {
+  if (head.status != Code::kOk) Note(head.ToStatus());
+  const auto it = opening_.find(id);
+  if (it == opening_.end()) return;
+  book_->Answered(it->second, head.ToStatus());
+  opening_.erase(it);
 }
 
 ClientImpl::OperationRef ClientImpl::NewOperation(OperationState::Kind kind, size_t items,
@@ -243,6 +228,7 @@ void ClientImpl::CallDone(const OperationRef& operation) {
   if (--operation->open_calls > 0) return;
   loop_->CancelTimer(operation->timer);
   operation->call_ids.clear();
+  if (book_->AnyRefused()) ExplainRefusals(*operation);
   Count(*operation);
   {
     // Before the operation is seen to be done: who waited for it may start another one at once.
@@ -250,6 +236,22 @@ void ClientImpl::CallDone(const OperationRef& operation) {
     if (--in_flight_ == 0) changed_.SignalAll();
   }
   operation->Complete();
+}
+
+// To a daemon that refused a namespace it is one that it does not know: nothing is found, and
+// nothing can be stored.
+void ClientImpl::ExplainRefusals(OperationState& operation) {
+  std::vector<ItemResult>& items = operation.mutable_items();
+  for (size_t i = 0; i < operation.namespaces.size(); ++i) {
+    const Status why = book_->Refusal(operation.namespaces[i]);
+    if (why.ok()) continue;
+    if (items.empty()) operation.AddStatus(why);
+    const bool one_each = operation.namespaces.size() == items.size();
+    for (size_t k = one_each ? i : 0; k < (one_each ? i + 1 : items.size()); ++k) {
+      const Code code = items[k].status.code();
+      if (code == Code::kMiss || code == Code::kInvalidArgument) items[k].status = why;
+    }
+  }
 }
 
 void ClientImpl::Count(const OperationState& operation) {
@@ -276,10 +278,10 @@ void ClientImpl::Count(const OperationState& operation) {
 }
 
 void ClientImpl::OnUp(Session& session, bool restarted) {
-  std::vector<std::vector<std::byte>> descriptors;
+  // Before anybody sees that it is connected: what is opened from then on is told by itself.
+  const auto namespaces = book_->List();
   {
     MutexLock lock(mu_);
-    for (const auto& [fingerprint, encoded] : namespaces_) descriptors.push_back(encoded);
     link_stats_.connected = session_open_ = true;
     link_stats_.daemon_incarnation = session.info().peer_incarnation;
     link_stats_.daemon_software = session.info().peer_software;
@@ -291,10 +293,7 @@ void ClientImpl::OnUp(Session& session, bool restarted) {
   }
   table_->Attach(session);
   // Before everything that may need them: messages arrive in order.
-  for (const auto& descriptor : descriptors) {
-    table_->SendStray(MessageType::kOpenNamespace,
-                      OpenNamespaceRequest{.descriptor = descriptor}.Encode());
-  }
+  for (const auto& [ns, descriptor] : namespaces) TellNamespace(ns, descriptor);
   table_->SendQueued();
 }
 
@@ -306,6 +305,7 @@ void ClientImpl::OnDown(const Status& why) {
 void ClientImpl::OnClosed(const Status& why) {
   link_->Closed(why);
   silent_ = false;
+  opening_.clear();
   MutexLock lock(mu_);
   link_stats_.connected = session_open_ = false;
   link_stats_.last_error = why.ToString();

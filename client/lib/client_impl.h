@@ -17,18 +17,13 @@
 #include "client/lib/fetch_call.h"
 #include "client/lib/link.h"
 #include "client/lib/memory_map.h"
+#include "client/lib/namespace_book.h"
 #include "client/lib/operation_state.h"
 #include "common/base/gate.h"
 #include "common/base/mutex.h"
 #include "common/transport/memory_registration.h"
 
 namespace penstock {
-
-// What the copies of a namespace handle share.
-struct Namespace::Data {
-  NamespaceDescriptor descriptor;
-  Fingerprint fingerprint;
-};
 
 class ClientImpl final : public Client, private OperationOwner {
  public:
@@ -101,10 +96,16 @@ class ClientImpl final : public Client, private OperationOwner {
   void OnDown(const Status& why);
   void OnClosed(const Status& why);
   void Note(const Status& error);
+  // Tells the daemon that the namespace is open, or that it is not any more.
+  void TellNamespace(const Fingerprint& ns, ByteSpan descriptor);
+  void OnStrayReply(uint64_t id, const ReplyHead& head);
+  // Says of what came to nothing because the daemon would not open a namespace that this was why.
+  void ExplainRefusals(OperationState& operation);
 
   // client_transfers.cc
   // Keeps the registrations that [begin, end) may touch until the operation is done.
   void HoldRegistrations(OperationState& operation, uintptr_t begin, uintptr_t end);
+  Result<PieceMap> TakeRoom(FetchItem& item, MemoryMap::Look& look) const;
   Result<StoreCall::Source> TakeSource(StoreItem& item, MemoryMap::Look& look) const;
 
   // client_requests.cc
@@ -115,10 +116,12 @@ class ClientImpl final : public Client, private OperationOwner {
 
   const ClientOptions options_;
   const pid_t pid_;
+  const std::shared_ptr<NamespaceBook> book_;
   MemoryMap memory_;
   std::unique_ptr<EventLoop> loop_;
-  std::unique_ptr<CallTable> table_;  // Loop only.
-  std::unique_ptr<Link> link_;        // Loop only, but for its state().
+  std::unique_ptr<CallTable> table_;         // Loop only.
+  std::unique_ptr<Link> link_;               // Loop only, but for its state().
+  std::map<uint64_t, Fingerprint> opening_;  // Loop only: by the id of the message.
 
   std::atomic<bool> closing_ = false;
   std::atomic<uint32_t> in_flight_ = 0;
@@ -130,8 +133,6 @@ class ClientImpl final : public Client, private OperationOwner {
   CondVar changed_;
   ClientStats link_stats_ ABSL_GUARDED_BY(mu_);  // The fields about the connection.
   bool session_open_ ABSL_GUARDED_BY(mu_) = false;
-  // Encoded descriptors of everything that was opened: the daemon is told after each reconnect.
-  std::map<Fingerprint, std::vector<std::byte>> namespaces_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::shared_ptr<Registration>> registrations_ ABSL_GUARDED_BY(mu_);
   uint64_t next_registration_ ABSL_GUARDED_BY(mu_) = 1;
 };

@@ -58,6 +58,7 @@ OperationPtr ClientImpl::Match(std::vector<MatchGroup> groups, Duration reserve_
   const OperationRef operation =
       NewOperation(OperationState::Kind::kOther, 0, deadline, std::move(on_done), refused);
   if (refused.ok()) refused = CheckGroups(groups);
+  for (size_t i = 0; refused.ok() && i < groups.size(); ++i) refused = book_->Refusal(groups[i].ns);
   if (!refused.ok()) return Refuse(operation, refused);
   MatchRequest request;
   request.reserve_ttl_ms = Millis(reserve_ttl);
@@ -66,6 +67,7 @@ OperationPtr ClientImpl::Match(std::vector<MatchGroup> groups, Duration reserve_
     request.groups.push_back({.ns = group.ns.fingerprint(),
                               .window_chunks = group.window_chunks,
                               .keys = std::move(group.keys)});
+    operation->namespaces.push_back(std::move(group.ns));
   }
   const auto encode = [request = std::move(request)](const OperationState& state) mutable {
     request.deadline_ms = state.deadline().LeftMillis();
@@ -81,7 +83,9 @@ OperationPtr ClientImpl::RunKeys(MessageType type, const Namespace& ns, std::vec
   const OperationRef operation =
       NewOperation(OperationState::Kind::kOther, keys.size(), deadline, {}, refused);
   if (refused.ok() && !ns.valid()) refused = NoNamespace();
+  if (refused.ok()) refused = book_->Refusal(ns);
   if (!refused.ok()) return Refuse(operation, refused);
+  operation->namespaces.push_back(ns);
   std::vector<std::shared_ptr<Call>> calls;
   for (size_t first = 0; first < keys.size(); first += kMaxItems) {
     const size_t count = std::min<size_t>(keys.size() - first, kMaxItems);
@@ -131,7 +135,9 @@ OperationPtr ClientImpl::Stat(const Namespace& ns, const ChunkKey& key, const De
   const OperationRef operation =
       NewOperation(OperationState::Kind::kOther, 0, deadline, {}, refused);
   if (refused.ok() && !ns.valid()) refused = NoNamespace();
+  if (refused.ok()) refused = book_->Refusal(ns);
   if (!refused.ok()) return Refuse(operation, refused);
+  operation->namespaces.push_back(ns);
   const StatRequest request{.ns = ns.fingerprint(), .key = key};
   const auto encode = [request](const OperationState&) { return request.Encode(); };
   const auto read = [](ByteSpan rest, OperationState& state) {

@@ -112,6 +112,12 @@ void ClientImpl::HoldRegistrations(OperationState& operation, uintptr_t begin, u
   }
 }
 
+Result<PieceMap> ClientImpl::TakeRoom(FetchItem& item, MemoryMap::Look& look) const {
+  if (!item.ns.valid()) return Status(Code::kInvalidArgument, "no namespace");
+  PENSTOCK_RETURN_IF_ERROR(book_->Refusal(item.ns));
+  return TakePieces(std::move(item.pieces), look);
+}
+
 OperationPtr ClientImpl::Fetch(std::vector<FetchItem> items, const FetchOptions& options,
                                const Deadline& deadline, OnDone on_done) {
   Status refused;
@@ -140,8 +146,7 @@ OperationPtr ClientImpl::Fetch(std::vector<FetchItem> items, const FetchOptions&
   std::vector<std::vector<FetchCall::Target>> groups;
   for (size_t i = 0; i < items.size(); ++i) {
     FetchItem& item = items[i];
-    Result<PieceMap> room = item.ns.valid() ? TakePieces(std::move(item.pieces), look)
-                                            : Status(Code::kInvalidArgument, "no namespace");
+    Result<PieceMap> room = TakeRoom(item, look);
     if (!room.ok()) {
       operation->mutable_items()[i].status = OfItem(i, item.key, room.status());
       continue;
@@ -153,6 +158,7 @@ OperationPtr ClientImpl::Fetch(std::vector<FetchItem> items, const FetchOptions&
                              .room = std::move(room).value(),
                              .result = i});
   }
+  for (FetchItem& item : items) operation->namespaces.push_back(std::move(item.ns));
   std::vector<std::shared_ptr<Call>> calls;
   calls.reserve(groups.size());
   for (auto& group : groups) {
@@ -167,6 +173,7 @@ OperationPtr ClientImpl::Fetch(std::vector<FetchItem> items, const FetchOptions&
 // call, or nothing.
 Result<StoreCall::Source> ClientImpl::TakeSource(StoreItem& item, MemoryMap::Look& look) const {
   if (!item.ns.valid()) return Status(Code::kInvalidArgument, "no namespace");
+  PENSTOCK_RETURN_IF_ERROR(book_->Refusal(item.ns));
   PENSTOCK_ASSIGN_OR_RETURN(PieceMap bytes, TakePieces(std::move(item.pieces), look));
   PENSTOCK_RETURN_IF_ERROR(FillSegments(item.segments, bytes.total()));
   Manifest manifest;
@@ -198,6 +205,8 @@ OperationPtr ClientImpl::Store(std::vector<StoreItem> items, bool replace, const
   if (!refused.ok()) return Refuse(operation, refused);
   const auto [begin, end] = Hull(items);
   HoldRegistrations(*operation, begin, end);
+  // Before the first call is on its way: then the operation belongs to the loop.
+  for (const StoreItem& item : items) operation->namespaces.push_back(item.ns);
   Launch(operation);
 
   // Each call is on its way while the checksums of the next one are made.

@@ -51,6 +51,7 @@ void OperationState::SetStat(const StatReply& reply) {
 
 void OperationState::Complete() {
   passes_.clear();
+  namespaces.clear();
   OnDone on_done = std::exchange(on_done_, nullptr);
   const auto self = shared_from_this();  // A waiter may drop its handle at once.
   {

@@ -64,6 +64,10 @@ class OperationState final : public Operation, public std::enable_shared_from_th
     passes_.emplace_back(std::move(owner), std::move(pass));
   }
 
+  // What it is about, kept open until it is done: one for each item, or one for all, or (of a
+  // match) those of the groups.
+  std::vector<Namespace> namespaces;
+
   // Calls on their way, and the timer of the deadline.
   std::vector<uint64_t> call_ids;
   size_t open_calls = 0;

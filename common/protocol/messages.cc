@@ -35,6 +35,7 @@ uint32_t CheckedCount(size_t n) { return static_cast<uint32_t>(n); }
 enum FetchFlags : uint16_t { kFetchAcceptInexact = 1 };
 enum StoreFlags : uint16_t { kStoreReplace = 1, kStoreEager = 2 };
 enum KeysFlags : uint16_t { kIfDamaged = 1 };
+enum NamespaceFlags : uint16_t { kNamespaceClose = 1 };
 enum MatchFlags : uint16_t { kMatchDetails = 1 };
 
 constexpr size_t kFetchItemBytes = 48;
@@ -58,15 +59,15 @@ Status CheckCounts(uint32_t namespaces, uint32_t items, uint16_t stride, size_t 
 
 std::vector<std::byte> OpenNamespaceRequest::Encode() const {
   StructWriter out;
-  out.Fixed().U16(0).U32(CheckedCount(descriptor.size()));
+  out.Fixed().U16(close ? kNamespaceClose : 0).U32(CheckedCount(descriptor.size()));
   return out.End().Append(descriptor).Release();
 }
 
 Result<OpenNamespaceRequest> OpenNamespaceRequest::Decode(ByteSpan body) {
   StructReader in(body);
-  in.fixed().U16();
-  const uint32_t size = in.fixed().U32();
   OpenNamespaceRequest request;
+  request.close = (in.fixed().U16() & kNamespaceClose) != 0;
+  const uint32_t size = in.fixed().U32();
   request.descriptor = in.rest().Take(size);
   if (!in.ok()) return Corrupt("OPEN_NAMESPACE");
   return request;

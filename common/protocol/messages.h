@@ -33,9 +33,12 @@ inline constexpr uint32_t kMaxMessageText = 4096;
 // Where a chunk lies.
 enum class Tier : uint8_t { kNone = 0, kGpu = 1, kDram = 2, kSsd = 3, kRemote = 4 };
 
-// kOpenNamespace: makes a namespace known, so that chunks may be stored in it. Idempotent.
+// kOpenNamespace: makes a namespace known, so that chunks may be stored in it, and keeps it open
+// while the session lasts. Idempotent.
 struct OpenNamespaceRequest {
   ByteSpan descriptor;  // NamespaceDescriptor::Encode().
+  // The session needs it no longer. (A daemon that does not know the flag opens it once more.)
+  bool close = false;
 
   std::vector<std::byte> Encode() const;
   static Result<OpenNamespaceRequest> Decode(ByteSpan body);

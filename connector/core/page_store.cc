@@ -113,13 +113,30 @@ Result<uint32_t> PageStore::AddGroup(const Namespace& ns, uint32_t blocks_per_ch
   ranges.reserve(storages_.size());
   for (const Storage& storage : storages_) ranges.push_back(storage.range);
   PENSTOCK_ASSIGN_OR_RETURN(PageLayout layout, PageLayout::Make(ranges, blocks_per_chunk, views));
-  groups_.push_back(std::make_shared<const Group>(Group{ns, std::move(layout)}));
-  return static_cast<uint32_t>(groups_.size() - 1);
+  auto group = std::make_shared<const Group>(Group{ns, std::move(layout)});
+  const auto free = std::find(groups_.begin(), groups_.end(), nullptr);
+  const auto number = static_cast<uint32_t>(free - groups_.begin());
+  if (free != groups_.end()) {
+    *free = std::move(group);
+  } else {
+    groups_.push_back(std::move(group));
+  }
+  return number;
+}
+
+Status PageStore::RemoveGroup(uint32_t group) {
+  GroupPtr removed;  // Goes when the lock is free.
+  MutexLock lock(mu_);
+  if (group >= groups_.size() || groups_[group] == nullptr) {
+    return Status(Code::kInvalidArgument, fmt::format("there is no group {}", group));
+  }
+  removed.swap(groups_[group]);
+  return Status::Ok();
 }
 
 std::optional<PageLayout> PageStore::layout(uint32_t group) const {
   MutexLock lock(mu_);
-  if (group >= groups_.size()) return std::nullopt;
+  if (group >= groups_.size() || groups_[group] == nullptr) return std::nullopt;
   return groups_[group]->layout;
 }
 

@@ -63,6 +63,10 @@ class PageStore {
   Result<uint32_t> AddGroup(const Namespace& ns, uint32_t blocks_per_chunk,
                             std::span<const PageView> views) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Lets go of a group and its namespace; its number may be given to another one. Loads and stores
+  // that were started go on. Errors: kInvalidArgument (no such group).
+  Status RemoveGroup(uint32_t group) ABSL_LOCKS_EXCLUDED(mu_);
+
   // The layout of a group; nothing when there is no such group.
   std::optional<PageLayout> layout(uint32_t group) const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -112,7 +116,7 @@ class PageStore {
   mutable Mutex mu_;
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mu_);  // Null once closed.
   std::vector<Storage> storages_ ABSL_GUARDED_BY(mu_);
-  std::vector<GroupPtr> groups_ ABSL_GUARDED_BY(mu_);
+  std::vector<GroupPtr> groups_ ABSL_GUARDED_BY(mu_);  // Null where one was removed.
   uint32_t unregistered_ ABSL_GUARDED_BY(mu_) = 0;
   Status last_registration_error_ ABSL_GUARDED_BY(mu_);
   // Those that may still run; pruned whenever it has doubled.

@@ -90,6 +90,13 @@ class PagesHandle final : public ClientUser, public std::enable_shared_from_this
     return With([&](PageStore& pages) { return pages.AddGroup(ns.ns, blocks_per_chunk, list); });
   }
 
+  void RemoveGroup(uint32_t group) {
+    With([&](PageStore& pages) -> Result<uint32_t> {
+      PENSTOCK_RETURN_IF_ERROR(pages.RemoveGroup(group));
+      return group;
+    });
+  }
+
   std::unique_ptr<OperationHandle> Load(py::handle chunks, uint64_t reservation, double timeout) {
     return Start(chunks, timeout, [&](auto& list, const Deadline& deadline) {
       return pages_->Load(list, reservation, deadline);
@@ -174,6 +181,7 @@ void BindPages(py::module_& module) {
       .def("register_buffer", &PagesHandle::RegisterBuffer, py::arg("buffer"))
       .def("add_group", &PagesHandle::AddGroup, py::arg("ns"), py::arg("blocks_per_chunk"),
            py::arg("views"))
+      .def("remove_group", &PagesHandle::RemoveGroup, py::arg("group"))
       .def("load", &PagesHandle::Load, py::arg("chunks"), py::arg("reservation"),
            py::arg("timeout"))
       .def("store", &PagesHandle::Store, py::arg("chunks"), py::arg("timeout"))

@@ -71,6 +71,36 @@ TEST_F(ClientDaemon, ValuesOfEverySizeComeBackAsTheyWere) {
   }
 }
 
+TEST_F(ClientDaemon, AFullTableOfNamespacesIsSaidAndEndsWhenSomebodyLetsGo) {
+  client_.reset();
+  DaemonOptions options = SmallDaemon();
+  options.store.max_namespaces = 4;  // One of them is the daemon's own.
+  Start(std::move(options));
+  client_ = Connect();
+  ns_ = *client_->OpenNamespace(TestDescriptor());
+  ASSERT_TRUE(Put("kept", "value").ok());
+  // Many more than there is room for, one after the other.
+  for (int i = 0; i < 50; ++i) {
+    ns_ = *client_->OpenNamespace(TestDescriptor("weights-" + std::to_string(i)));
+    ASSERT_EQ(Put("k", "value").code(), Code::kOk) << i;
+    ASSERT_TRUE(Outcome(client_->Drop(ns_, {Key("k")}, Soon())).ok());
+  }
+  std::vector<Namespace> held;
+  for (int i = 0; i < 4; ++i) {
+    held.push_back(*client_->OpenNamespace(TestDescriptor("held-" + std::to_string(i))));
+  }
+  ns_ = held.back();
+  EXPECT_EQ(Put("k", "value").code(), Code::kResourceExhausted);
+  EXPECT_EQ(Get("k"), "RESOURCE_EXHAUSTED");
+  const auto match = client_->Match({{.ns = ns_, .keys = {Key("k")}}}, {}, Soon());
+  EXPECT_EQ(Outcome(match).code(), Code::kResourceExhausted);
+  held.erase(held.begin(), held.begin() + 2);
+  EXPECT_TRUE(Eventually([&] { return Put("k", "value").ok(); }));
+  // What has chunks keeps its place, open or not.
+  ns_ = *client_->OpenNamespace(TestDescriptor());
+  EXPECT_EQ(Get("kept"), "value");
+}
+
 TEST_F(ClientDaemon, TheFirstCommitWinsUnlessReplaceIsAsked) {
   const std::string one = Value(50'000, 1), two = Value(50'000, 2), longer = Value(90'000, 3),
                     shorter = Value(10'000, 4);

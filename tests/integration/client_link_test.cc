@@ -153,7 +153,7 @@ TEST(ClientLink, ARestartedDaemonIsFoundNamespacesAreOpenedAgainAndWorkGoesOn) {
   Puppet puppet;
   const auto client = puppet.Connect([](ClientOptions& o) { o.reconnect_max = milliseconds(100); });
   const Namespace ns = *client->OpenNamespace(TestDescriptor());
-  ASSERT_TRUE(client->OpenNamespace(TestDescriptor("another")).ok());
+  const Namespace another = *client->OpenNamespace(TestDescriptor("another"));
   const ChunkKey key = NamedKey(ns.fingerprint(), "x");
   std::set<uint64_t> ids;
   for (int round = 0; round < 20; ++round) {
@@ -179,6 +179,93 @@ TEST(ClientLink, ARestartedDaemonIsFoundNamespacesAreOpenedAgainAndWorkGoesOn) {
   EXPECT_EQ(client->stats().daemon_restarts, 20u);
   EXPECT_EQ(ids.size(), 40u) << "an id was used twice";
   EXPECT_EQ(puppet.opened_namespaces(), 42u);  // Two each time, before the first request.
+}
+
+TEST(ClientLink, ANamespaceIsClosedWithItsLastHandleAndNotOpenedAgainAfterwards) {
+  Puppet puppet;
+  const auto client = puppet.Connect([](ClientOptions& o) { o.reconnect_max = milliseconds(20); });
+  Namespace one = *client->OpenNamespace(TestDescriptor());
+  Namespace same = *client->OpenNamespace(TestDescriptor());
+  const ChunkKey key = NamedKey(one.fingerprint(), "x");
+  const OperationPtr stat = client->Stat(one, key, Soon());
+  const auto m = puppet.Next(MessageType::kStat);
+  one = Namespace();
+  same = Namespace();
+  // An operation that is not done keeps it, or it would find nothing.
+  const Namespace other = *client->OpenNamespace(TestDescriptor("another"));
+  const OperationPtr second = client->Stat(other, key, Soon());
+  const auto n = puppet.Next(MessageType::kStat);
+  EXPECT_EQ(puppet.opened_namespaces(), 2u);
+  EXPECT_EQ(puppet.closed_namespaces(), 0u);
+  puppet.Reply(m, StatReply{.stored_bytes = 5});
+  ASSERT_TRUE(stat->Wait(Soon()));
+  EXPECT_TRUE(stat->status().ok()) << stat->status().ToString();
+  puppet.WaitClosedNamespaces(1);
+  puppet.Reply(n, StatReply{.stored_bytes = 5});
+  ASSERT_TRUE(second->Wait(Soon()));
+
+  const OperationPtr lost = client->Stat(other, key, Soon());
+  puppet.Next(MessageType::kStat);
+  puppet.Stop();
+  ASSERT_TRUE(lost->Wait(Soon()));
+  puppet.Start();
+  ASSERT_TRUE(client->WaitConnected(Soon()));
+  const OperationPtr third = client->Stat(other, key, Soon());
+  puppet.Reply(puppet.Next(MessageType::kStat), StatReply{.stored_bytes = 5});
+  ASSERT_TRUE(third->Wait(Soon()));
+  EXPECT_EQ(puppet.opened_namespaces(), 3u);  // Of the other one alone.
+}
+
+TEST(ClientLink, AClientMayGoThroughMoreNamespacesThanMayBeOpenAtOnce) {
+  Puppet puppet;
+  const auto client = puppet.Connect();
+  for (int i = 0; i < 5'000; ++i) {
+    const auto ns = client->OpenNamespace(TestDescriptor("model-" + std::to_string(i)));
+    ASSERT_TRUE(ns.ok()) << i << ": " << ns.status().ToString();
+  }
+}
+
+TEST(ClientLink, AHandleMayOutliveItsClient) {
+  Puppet puppet;
+  auto client = puppet.Connect();
+  Namespace ns = *client->OpenNamespace(TestDescriptor());
+  client.reset();
+  EXPECT_EQ(ns.descriptor().model, TestDescriptor().model);
+  ns = Namespace();
+}
+
+TEST(ClientLink, OperationsOnANamespaceThatTheDaemonHasNoRoomForSaySo) {
+  Puppet puppet;
+  puppet.AnswerNamespaces(Status(Code::kResourceExhausted, "max_namespaces"));
+  const auto client = puppet.Connect();
+  const Namespace ns = *client->OpenNamespace(TestDescriptor());
+  const ChunkKey key = NamedKey(ns.fingerprint(), "x");
+  // The first ones are on their way before the answer is back.
+  std::string value = "value";
+  const OperationPtr match = client->Match({{.ns = ns, .keys = {key}}}, {}, Soon());
+  puppet.Reply(puppet.Next(MessageType::kMatch), MatchReply{});
+  ASSERT_TRUE(match->Wait(Soon()));
+  EXPECT_EQ(match->status().code(), Code::kResourceExhausted);
+  EXPECT_THAT(match->status().message(), testing::HasSubstr("max_namespaces"));
+  // From now on nothing is even sent.
+  for (const OperationPtr& operation :
+       {client->Store({ToStore(ns, key, value)}, false, Soon()),
+        client->Fetch({{ns, key, {Piece(value)}}}, {}, Soon()), client->Touch(ns, {key}, Soon())}) {
+    ASSERT_TRUE(operation->Wait(Soon()));
+    EXPECT_EQ(operation->items()[0].status.code(), Code::kResourceExhausted);
+  }
+  EXPECT_TRUE(puppet.Quiet());
+  // Once there is room it works by itself.
+  puppet.AnswerNamespaces(Status::Ok());
+  const Deadline deadline = Soon();
+  OperationPtr stat;
+  do {
+    ASSERT_FALSE(deadline.Expired());
+    stat = client->Stat(ns, key, Soon());
+    if (!stat->Done()) puppet.Reply(puppet.Next(MessageType::kStat), StatReply{.stored_bytes = 5});
+    ASSERT_TRUE(stat->Wait(Soon()));
+    std::this_thread::yield();
+  } while (!stat->status().ok());
 }
 
 TEST(ClientLink, ALostSessionKeepsWhatWasDeliveredAndNamesTheRest) {

@@ -27,9 +27,12 @@ class Puppet::Events final : public SessionEvents {
   void OnMessage(MessageType type, uint64_t request_id, ByteSpan body) override {
     MutexLock lock(puppet_.mu_);
     if (type == MessageType::kOpenNamespace) {
-      ++puppet_.opened_namespaces_;
+      const auto request = OpenNamespaceRequest::Decode(body);
+      const bool close = request.ok() && request->close;
+      ++(close ? puppet_.closed_namespaces_ : puppet_.opened_namespaces_);
+      const Status answer = close ? Status::Ok() : puppet_.namespace_answer_;
       session_.SendMessage(MessageType::kReply, request_id,
-                           EncodeReply(ReplyHead::From(type, Status::Ok())));
+                           EncodeReply(ReplyHead::From(type, answer)));
     } else {
       puppet_.messages_.push_back({type, request_id, {body.begin(), body.end()}});
     }
@@ -147,6 +150,21 @@ bool Puppet::Quiet() {
 size_t Puppet::opened_namespaces() {
   MutexLock lock(mu_);
   return opened_namespaces_;
+}
+
+size_t Puppet::closed_namespaces() {
+  MutexLock lock(mu_);
+  return closed_namespaces_;
+}
+
+void Puppet::WaitClosedNamespaces(size_t count) {
+  MutexLock lock(mu_);
+  while (closed_namespaces_ < count) changed_.Wait(mu_);
+}
+
+void Puppet::AnswerNamespaces(const Status& status) {
+  MutexLock lock(mu_);
+  namespace_answer_ = status;
 }
 
 size_t Puppet::sessions() {

@@ -46,6 +46,11 @@ class Puppet {
   // No message waits to be taken.
   bool Quiet();
   size_t opened_namespaces();
+  size_t closed_namespaces();
+  // Blocks until so many were closed in all.
+  void WaitClosedNamespaces(size_t count);
+  // What openings are answered from now on.
+  void AnswerNamespaces(const Status& status);
   size_t sessions();  // Ever begun.
 
   template <typename Payload>
@@ -94,6 +99,8 @@ class Puppet {
   Status closed_ ABSL_GUARDED_BY(mu_);
   size_t sessions_ ABSL_GUARDED_BY(mu_) = 0;
   size_t opened_namespaces_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t closed_namespaces_ ABSL_GUARDED_BY(mu_) = 0;
+  Status namespace_answer_ ABSL_GUARDED_BY(mu_);
   std::deque<Message> messages_ ABSL_GUARDED_BY(mu_);
   std::map<ItemId, Incoming> incoming_ ABSL_GUARDED_BY(mu_);
 };

@@ -241,6 +241,16 @@ def test_views_out_of_bounds_are_refused_by_name(client, ns):
             pages.add_group(ns, 1, views)
     with pytest.raises(penstock.InvalidArgument, match="blocks_per_chunk"):
         pages.add_group(ns, 0, [good])
+    gone = pages.add_group(ns, 1, [good])
+    pages.remove_group(gone)
+    with pytest.raises(penstock.InvalidArgument):
+        pages.layout(gone)
+    with pytest.raises(penstock.InvalidArgument):
+        pages.remove_group(gone)
+    assert pages.store([penstock.PageChunk(gone, b"x" * 32, [1])]).result(5.0) == [
+        penstock.Code.INVALID_ARGUMENT
+    ]
+    assert pages.add_group(ns, 1, [good]) == gone
     assert pages.layout(pages.add_group(ns, 2, [good, good._replace(layer_index=1)]))[:3] == (
         400, 200, 10,
     )  # fmt: skip

@@ -42,6 +42,7 @@ def test_the_package_and_what_uses_it_pass_strict_checks(tmp_path):
         chunks: int = op.result(1.0).chunks
         pages = penstock.PageStore(client, null_block=0)
         group = pages.add_group(ns, 2, [penstock.PageView(0, 0, 1, 1, 0)])
+        pages.remove_group(group)
         codes: list[penstock.Code] = pages.load([penstock.PageChunk(group, key, [1, 2])]).result()
         """,
     )

@@ -69,6 +69,16 @@ TEST(Messages, FetchRoundTrips) {
   EXPECT_EQ(r->items[0].ns, 1u);
 }
 
+TEST(Messages, OpeningAndClosingANamespaceRoundTrip) {
+  for (const bool close : {false, true}) {
+    const auto bytes = OpenNamespaceRequest{.descriptor = AsBytes("d"), .close = close}.Encode();
+    const auto r = OpenNamespaceRequest::Decode(bytes);
+    ASSERT_TRUE(r.ok()) << r.status().ToString();
+    EXPECT_EQ(AsText(r->descriptor), "d");
+    EXPECT_EQ(r->close, close);
+  }
+}
+
 TEST(Messages, StoreRoundTrips) {
   const auto bytes = SampleStore(AsBytes("manifest")).Encode();
   const auto r = StoreRequest::Decode(bytes);

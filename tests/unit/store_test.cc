@@ -4,6 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "server/daemon/store/chunk_store.h"
 #include "tests/unit/store_testing.h"
 
@@ -374,15 +379,18 @@ TEST(Store, NamespacesAreOpenedOnceListedAndBounded) {
   options.max_namespaces = 3;
   options.max_namespace_bytes = 20;
   TestStore t(options);  // Has opened "first".
+  const auto held = t.HoldNamespace("first");
   const Fingerprint print = Digest256::Sha256({AsBytes("second")});
   EXPECT_EQ(t.store->FindNamespace(print), NamespaceId::kNone);
   const NamespaceId second = t.OpenNamespace("second");
-  EXPECT_EQ(t.OpenNamespace("second"), second);
+  const auto held_too = t.HoldNamespace("second");
+  EXPECT_EQ(held_too.id, second);
   EXPECT_EQ(t.store->FindNamespace(print), second);
   const auto too_long = t.store->OpenNamespace(TestKey(1), AsBytes("ten bytes."));
   EXPECT_EQ(too_long.status().code(), Code::kResourceExhausted);
   EXPECT_THAT(too_long.status().message(), HasSubstr("max_namespace_bytes"));
-  EXPECT_TRUE(t.store->OpenNamespace(TestKey(1), AsBytes("3rd")).ok());
+  const auto third = t.store->HoldNamespace(TestKey(1), AsBytes("3rd"));
+  EXPECT_TRUE(third.ok());
   const auto too_many = t.store->OpenNamespace(TestKey(2), AsBytes(""));
   EXPECT_EQ(too_many.status().code(), Code::kResourceExhausted);
   EXPECT_THAT(too_many.status().message(), HasSubstr("3 namespaces"));
@@ -394,6 +402,89 @@ TEST(Store, NamespacesAreOpenedOnceListedAndBounded) {
   EXPECT_EQ(AsText(list[1].descriptor), "second");
   EXPECT_FALSE(t.store->GetNamespace(NamespaceId{4}).has_value());
   EXPECT_EQ(t.store->GetNamespace(second)->fingerprint, print);
+}
+
+TEST(Store, AFullTableReusesThePlaceOfTheLeastRecentlyUsedNamespaceThatNobodyNeeds) {
+  ChunkStoreOptions options = TestStore::Options(kMiB);
+  options.max_namespaces = 5;
+  TestStore t(options);
+  ASSERT_TRUE(t.Put(TestKey(1), 100).ok());  // In "first".
+  auto held = t.HoldNamespace("held");
+  const auto put_in = [&](NamespaceId ns, uint64_t key) {
+    auto [chunk, value] = t.Make(TestKey(key), 50);
+    chunk.ns = ns;
+    auto pending = t.store->Begin(std::move(chunk));
+    if (pending.ok()) Scatter(value, pending->pieces());
+    return pending;
+  };
+  const NamespaceId pending_ns = t.OpenNamespace("pending"), read_ns = t.OpenNamespace("read");
+  std::optional<PendingChunk> pending = put_in(pending_ns, 2).value();
+  ASSERT_TRUE(t.store->Commit(put_in(read_ns, 3).value()).ok());
+  auto reading = t.store->Find(TestKey(3), {.ns = read_ns}).value();
+  ASSERT_TRUE(t.store->Drop(TestKey(3), read_ns).ok());
+
+  // The fifth place is all there is.
+  const NamespaceId idle = t.OpenNamespace("idle");
+  const NamespaceId next = t.OpenNamespace("next");
+  EXPECT_NE(next, idle);
+  EXPECT_EQ(t.store->FindNamespace(Digest256::Sha256({AsBytes("idle")})), NamespaceId::kNone);
+  // An id that is out of date is nobody's, not the successor's.
+  EXPECT_EQ(put_in(idle, 4).status().code(), Code::kInvalidArgument);
+  ASSERT_TRUE(t.store->Commit(put_in(next, 5).value()).ok());
+  EXPECT_EQ(t.store->Find(TestKey(5), {.ns = idle}).status().code(), Code::kFormatMismatch);
+  EXPECT_EQ(t.store->DropNamespace(idle), 0u);
+  const Fingerprint wanted = Digest256::Sha256({AsBytes("wanted")});
+  const auto open = [&] { return t.store->OpenNamespace(wanted, AsBytes("wanted")); };
+  EXPECT_EQ(open().status().code(), Code::kResourceExhausted);
+  EXPECT_THAT(open().status().message(), HasSubstr("5 namespaces are in use"));
+
+  // Each of them makes room as soon as nothing needs it.
+  const auto makes_room = [&](NamespaceId gone) {
+    const auto opened = open();
+    EXPECT_TRUE(opened.ok()) << opened.status().ToString();
+    EXPECT_FALSE(t.store->GetNamespace(gone).has_value());
+    return t.store->Commit(put_in(*opened, 6).value()).ok() &&
+           t.store->Drop(TestKey(6), *opened).ok();
+  };
+  reading = ChunkRef();
+  EXPECT_TRUE(makes_room(read_ns));
+  pending.reset();
+  t.OpenNamespace("other");  // Not in the place of "wanted", which was used later.
+  EXPECT_FALSE(t.store->GetNamespace(pending_ns).has_value());
+  EXPECT_NE(t.store->FindNamespace(wanted), NamespaceId::kNone);
+  // A namespace that comes back is a new one.
+  EXPECT_NE(t.OpenNamespace("read"), read_ns);
+  EXPECT_EQ(t.store->FindNamespace(wanted), NamespaceId::kNone);
+  EXPECT_TRUE(t.store->GetNamespace(held.id).has_value());
+  EXPECT_EQ(t.store->GetNamespace(t.ns)->chunks, 1u);
+}
+
+TEST(Store, ManyThreadsOpenAndUseMoreNamespacesThanThereArePlaces) {
+  ChunkStoreOptions options = TestStore::Options(8 * kMiB);
+  options.max_namespaces = 6;
+  TestStore t(options);
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&t, thread] {
+      for (uint64_t i = 0; i < 500; ++i) {
+        const std::string name = std::to_string((thread * 7 + i) % 40);
+        const auto held = t.HoldNamespace(name);
+        auto [chunk, value] = t.Make(TestKey(thread * 1000 + i), 50);
+        chunk.ns = held.id;
+        auto pending = t.store->Begin(std::move(chunk));
+        ASSERT_TRUE(pending.ok()) << pending.status().ToString();
+        Scatter(value, pending->pieces());
+        ASSERT_TRUE(t.store->Commit(std::move(pending).value()).ok());
+        const auto found = t.store->Find(TestKey(thread * 1000 + i), {.ns = held.id});
+        ASSERT_TRUE(found.ok()) << found.status().ToString();
+        ASSERT_EQ(found->ns(), held.id);
+        ASSERT_TRUE(t.store->Drop(TestKey(thread * 1000 + i), held.id).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(t.store->ListNamespaces().size(), 6u);
+  EXPECT_EQ(t.store->CheckInvariants(), "");
 }
 
 TEST(Store, OptionsThatMakeNoSenseAreNamed) {

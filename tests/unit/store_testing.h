@@ -121,6 +121,9 @@ class TestStore {
     terms = {.ns = ns};
   }
 
+  HeldNamespace HoldNamespace(std::string_view name) {
+    return store->HoldNamespace(Digest256::Sha256({AsBytes(name)}), AsBytes(name)).value();
+  }
   NamespaceId OpenNamespace(std::string_view name) {
     return store->OpenNamespace(Digest256::Sha256({AsBytes(name)}), AsBytes(name)).value();
   }

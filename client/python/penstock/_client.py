@@ -167,6 +167,9 @@ class Client:
     def namespace(self, descriptor: NamespaceDescriptor) -> Namespace:
         """Makes a namespace known to the daemon, now and after each reconnect. Never waits.
 
+        It is open as long as the Namespace is referred to. While the daemon has no room for it,
+        operations on it end with RESOURCE_EXHAUSTED.
+
         A descriptor without a tenant is of the client's. Raises InvalidArgument.
         """
         if not descriptor.tenant:

@@ -106,6 +106,7 @@ class PageStore:
     def add_group(
         self, ns: Namespace, blocks_per_chunk: int, views: Sequence[tuple[int, int, int, int, int]]
     ) -> int: ...
+    def remove_group(self, group: int) -> None: ...
     def load(
         self,
         chunks: Sequence[tuple[int, bytes, Sequence[int], bytes | None, int]],

@@ -82,6 +82,13 @@ class PageStore:
         """
         return self._core.add_group(ns, blocks_per_chunk, list(views))
 
+    def remove_group(self, group: int) -> None:
+        """Lets go of a group and its namespace; its number may be given to another one.
+
+        Loads and stores that were started go on. Raises InvalidArgument.
+        """
+        self._core.remove_group(group)
+
     def layout(self, group: int) -> PageLayout:
         """What a chunk of the group looks like."""
         return PageLayout(*self._core.layout(group))

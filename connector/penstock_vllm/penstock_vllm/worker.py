@@ -130,6 +130,9 @@ class WorkerSide:
     def _set_namespaces(self, descriptors: list[dict[str, Any]]) -> None:
         if self._pages is None:
             return
+        # Namespaces that nobody uses any more would fill up the daemon's table.
+        for number, _ in self._groups:
+            self._pages.remove_group(number)
         self._groups.clear()
         self._chunk_bytes.clear()
         for group, fields in zip(self._shape.groups, descriptors, strict=True):

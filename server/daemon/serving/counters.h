@@ -119,8 +119,8 @@ struct ServingCounters {
 
   NamespaceCounters& ns(NamespaceId id) { return namespaces[Slot(id)]; }
   static uint32_t Slot(NamespaceId id) {
-    const auto number = static_cast<uint32_t>(id);
-    return number <= kNamespaceSlots ? number : 0;
+    const auto number = static_cast<uint64_t>(id);
+    return number <= kNamespaceSlots ? static_cast<uint32_t>(number) : 0;
   }
   std::array<NamespaceCounters, kNamespaceSlots + 1> namespaces;
 

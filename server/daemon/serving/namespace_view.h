@@ -21,17 +21,22 @@ class NamespaceView {
   NamespaceView(ChunkStore& store, std::string tenant)
       : store_(store), tenant_(std::move(tenant)) {}
 
-  // Makes the namespace known. Errors: kCorruptMessage, kInvalidArgument (the descriptor),
-  // kPermissionDenied (it belongs to another tenant), kResourceExhausted.
+  // Makes the namespace known, and keeps it open until Close() or the end of the view. Errors:
+  // kCorruptMessage, kInvalidArgument (the descriptor), kPermissionDenied (it belongs to another
+  // tenant), kResourceExhausted.
   Status Open(ByteSpan descriptor);
+  // Lets go of it, if it was opened here. Errors: as for the descriptor above.
+  Status Close(ByteSpan descriptor);
   // kNone when nobody has opened it, or when it belongs to another tenant.
   NamespaceId Find(const Fingerprint& fingerprint);
 
  private:
+  Result<Fingerprint> Judge(ByteSpan descriptor) const;
+
   ChunkStore& store_;
   const std::string tenant_;
-  // What Find() has learnt. Bounded by the store's number of namespaces, which are never closed.
-  absl::flat_hash_map<Fingerprint, NamespaceId> known_;
+  // Those that are open here. What others opened is looked up each time: it may go at any moment.
+  absl::flat_hash_map<Fingerprint, HeldNamespace> open_;
 };
 
 }  // namespace penstock

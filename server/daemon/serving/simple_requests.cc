@@ -22,7 +22,9 @@ uint32_t Saturate(int64_t value) {
 Answer OpenNamespace(const SimpleContext& context, ByteSpan body) {
   const auto request = OpenNamespaceRequest::Decode(body);
   if (!request.ok()) return Refuse(MessageType::kOpenNamespace, request.status());
-  return Refuse(MessageType::kOpenNamespace, context.namespaces.Open(request->descriptor));
+  return Refuse(MessageType::kOpenNamespace, request->close
+                                                 ? context.namespaces.Close(request->descriptor)
+                                                 : context.namespaces.Open(request->descriptor));
 }
 
 void AddDetails(const MatchResult& result, MatchReply& reply) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -39,7 +40,7 @@ class EntryOwner {
 
 struct ChunkEntry : RetentionNode {
   EntryOwner* store = nullptr;
-  NamespaceRecord* ns = nullptr;
+  std::shared_ptr<NamespaceRecord> ns;  // Keeps its place while there is a chunk of it.
   uint64_t payload_bytes = 0;
   Manifest manifest;
   std::vector<std::byte> encoded_manifest;

@@ -63,13 +63,14 @@ ChunkSpace::~ChunkSpace() {
   Permit(arena_->base(), arena_->size());
 }
 
-ChunkEntry* ChunkSpace::NewEntry(NewChunk&& chunk, NamespaceRecord& ns, uint64_t payload_bytes) {
+ChunkEntry* ChunkSpace::NewEntry(NewChunk&& chunk, std::shared_ptr<NamespaceRecord> ns,
+                                 uint64_t payload_bytes) {
   auto* const entry = new ChunkEntry;
   entries_.fetch_add(1, std::memory_order_relaxed);
   entry->store = this;
   entry->key = chunk.key;
   entry->parent = chunk.parent;
-  entry->ns = &ns;
+  entry->ns = std::move(ns);
   entry->payload_bytes = payload_bytes;
   entry->manifest = std::move(chunk.manifest);
   entry->encoded_manifest = entry->manifest.Encode();

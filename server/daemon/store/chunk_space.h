@@ -31,7 +31,8 @@ class ChunkSpace final : public EntryOwner {
   ~ChunkSpace();
 
   // An entry without memory yet, one reference. Never fails. payload_bytes is that of `manifest`.
-  ChunkEntry* NewEntry(NewChunk&& chunk, NamespaceRecord& ns, uint64_t payload_bytes);
+  ChunkEntry* NewEntry(NewChunk&& chunk, std::shared_ptr<NamespaceRecord> ns,
+                       uint64_t payload_bytes);
   // Memory for the entry's payload and record; false when either does not fit now.
   bool Allocate(ChunkEntry& entry);
   // What must be evicted before Allocate() can succeed.

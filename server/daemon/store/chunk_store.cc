@@ -42,8 +42,16 @@ ChunkStore::~ChunkStore() { Clear(); }
 
 // ---- Namespaces ---------------------------------------------------------------------------------
 
+Result<HeldNamespace> ChunkStore::HoldNamespace(const Fingerprint& fingerprint,
+                                                ByteSpan descriptor) {
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<NamespaceRecord> record,
+                            parts_->namespaces.Open(fingerprint, descriptor));
+  const NamespaceId id = record->id;
+  return HeldNamespace{id, std::move(record)};
+}
 Result<NamespaceId> ChunkStore::OpenNamespace(const Fingerprint& fingerprint, ByteSpan descriptor) {
-  return parts_->namespaces.Open(fingerprint, descriptor);
+  PENSTOCK_ASSIGN_OR_RETURN(const HeldNamespace held, HoldNamespace(fingerprint, descriptor));
+  return held.id;
 }
 NamespaceId ChunkStore::FindNamespace(const Fingerprint& fingerprint) const {
   return parts_->namespaces.Find(fingerprint);
@@ -81,7 +89,7 @@ Result<PendingChunk> ChunkStore::Begin(NewChunk chunk) {
     return why;
   };
 
-  NamespaceRecord* const ns = parts_->namespaces.Get(chunk.ns);
+  std::shared_ptr<NamespaceRecord> ns = parts_->namespaces.Get(chunk.ns);
   if (ns == nullptr) return refuse(Status(Code::kInvalidArgument, "the namespace is not open"));
   if (Status valid = chunk.manifest.Validate(); !valid.ok()) return refuse(std::move(valid));
   const uint64_t bytes = chunk.manifest.TotalStoredBytes();
@@ -95,7 +103,7 @@ Result<PendingChunk> ChunkStore::Begin(NewChunk chunk) {
   if (Status busy = parts_->space->pending().Take(owner, bytes); !busy.ok()) {
     return refuse(std::move(busy));
   }
-  ChunkEntry* const entry = parts_->space->NewEntry(std::move(chunk), *ns, bytes);
+  ChunkEntry* const entry = parts_->space->NewEntry(std::move(chunk), std::move(ns), bytes);
   if (Status room = MakeRoom(*entry); !room.ok()) {
     parts_->space->pending().Return(owner, bytes);
     Unref(entry);

@@ -45,11 +45,15 @@ class ChunkStore {
 
   // ---- Namespaces -------------------------------------------------------------------------------
 
-  // The id of a namespace; opened again, the same id. `descriptor` is kept once, for people; that
-  // it belongs to the fingerprint is for the caller to check.
-  // Errors: kResourceExhausted (too many of them, or too large together).
+  // The namespace, kept open by the answer; opened again, the same id. `descriptor` is kept once,
+  // for people; that it belongs to the fingerprint is for the caller to check. Where there are too
+  // many, one that nobody holds and that has no chunk (committed, pending or being read) makes
+  // room, the one least recently used first: there is nothing to lose. Errors: kResourceExhausted
+  // (too many of them, or too large together, and all are in use).
+  Result<HeldNamespace> HoldNamespace(const Fingerprint& fingerprint, ByteSpan descriptor);
+  // Without the hold: it stays open until its place is needed.
   Result<NamespaceId> OpenNamespace(const Fingerprint& fingerprint, ByteSpan descriptor);
-  // kNone if it was never opened.
+  // kNone if it is not open.
   NamespaceId FindNamespace(const Fingerprint& fingerprint) const;
   std::optional<NamespaceInfo> GetNamespace(NamespaceId ns) const;
   std::vector<NamespaceInfo> ListNamespaces() const;

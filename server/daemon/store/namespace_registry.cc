@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace penstock {
 namespace {
 
@@ -13,47 +15,80 @@ NamespaceInfo Describe(const NamespaceRecord& record) {
 
 }  // namespace
 
-Result<NamespaceId> NamespaceRegistry::Open(const Fingerprint& fingerprint, ByteSpan descriptor) {
+Result<std::shared_ptr<NamespaceRecord>> NamespaceRegistry::Open(const Fingerprint& fingerprint,
+                                                                 ByteSpan descriptor) {
   MutexLock lock(mu_);
   if (const auto it = by_fingerprint_.find(fingerprint); it != by_fingerprint_.end()) {
-    return it->second->id;
+    const std::shared_ptr<NamespaceRecord>& record = records_.at(it->second);
+    record->last_use = ++uses_;
+    return record;
   }
-  if (records_.size() >= max_namespaces_) {
-    return Status(Code::kResourceExhausted,
-                  fmt::format("{} namespaces are open, which is the limit (max_namespaces)",
-                              records_.size()));
-  }
-  if (descriptor.size() > max_descriptor_bytes_ - descriptor_bytes_) {
-    return Status(
-        Code::kResourceExhausted,
-        fmt::format("the descriptors of {} namespaces have {} bytes; {} more would pass "
-                    "the limit of {} (max_namespace_bytes)",
-                    records_.size(), descriptor_bytes_, descriptor.size(), max_descriptor_bytes_));
-  }
-  auto record = std::make_unique<NamespaceRecord>();
-  record->id = static_cast<NamespaceId>(records_.size() + 1);
+  PENSTOCK_RETURN_IF_ERROR(MakeRoom(descriptor.size()));
+  auto record = std::make_shared<NamespaceRecord>();
+  record->id = static_cast<NamespaceId>(++last_id_);
   record->fingerprint = fingerprint;
   record->descriptor.assign(descriptor.begin(), descriptor.end());
+  record->last_use = ++uses_;
   descriptor_bytes_ += descriptor.size();
-  by_fingerprint_.emplace(fingerprint, record.get());
-  records_.push_back(std::move(record));
-  return records_.back()->id;
+  by_fingerprint_.emplace(fingerprint, record->id);
+  records_.emplace(record->id, record);
+  return record;
+}
+
+Status NamespaceRegistry::MakeRoom(uint64_t bytes) {
+  const auto fits = [&](size_t count, uint64_t taken) {
+    return count < max_namespaces_ && bytes <= max_descriptor_bytes_ &&
+           taken <= max_descriptor_bytes_ - bytes;
+  };
+  if (fits(records_.size(), descriptor_bytes_)) return Status::Ok();
+  std::vector<NamespaceRecord*> idle;
+  uint64_t idle_bytes = 0;
+  for (const auto& [id, record] : records_) {
+    // Ours is the only reference, and others are only made from it under the lock.
+    if (record.use_count() > 1) continue;
+    idle.push_back(record.get());
+    idle_bytes += record->descriptor.size();
+  }
+  if (records_.size() - idle.size() >= max_namespaces_) {
+    return Status(Code::kResourceExhausted,
+                  fmt::format("{} namespaces are in use (open in a session, or with chunks), which "
+                              "is the limit (max_namespaces)",
+                              records_.size()));
+  }
+  if (!fits(records_.size() - idle.size(), descriptor_bytes_ - idle_bytes)) {
+    return Status(
+        Code::kResourceExhausted,
+        fmt::format("the descriptors of {} namespaces in use have {} bytes; {} more would pass "
+                    "the limit of {} (max_namespace_bytes)",
+                    records_.size() - idle.size(), descriptor_bytes_ - idle_bytes, bytes,
+                    max_descriptor_bytes_));
+  }
+  std::sort(idle.begin(), idle.end(), [](const NamespaceRecord* a, const NamespaceRecord* b) {
+    return a->last_use < b->last_use;
+  });
+  for (NamespaceRecord* const record : idle) {
+    if (fits(records_.size(), descriptor_bytes_)) break;
+    descriptor_bytes_ -= record->descriptor.size();
+    by_fingerprint_.erase(record->fingerprint);
+    records_.erase(NamespaceId{record->id});  // A copy: the record goes with it.
+  }
+  return Status::Ok();
 }
 
 NamespaceId NamespaceRegistry::Find(const Fingerprint& fingerprint) const {
   MutexLock lock(mu_);
   const auto it = by_fingerprint_.find(fingerprint);
-  return it == by_fingerprint_.end() ? NamespaceId::kNone : it->second->id;
+  return it == by_fingerprint_.end() ? NamespaceId::kNone : it->second;
 }
 
-NamespaceRecord* NamespaceRegistry::Get(NamespaceId id) const {
-  const auto number = static_cast<uint32_t>(id);
+std::shared_ptr<NamespaceRecord> NamespaceRegistry::Get(NamespaceId id) const {
   MutexLock lock(mu_);
-  return number >= 1 && number <= records_.size() ? records_[number - 1].get() : nullptr;
+  const auto it = records_.find(id);
+  return it == records_.end() ? nullptr : it->second;
 }
 
 std::optional<NamespaceInfo> NamespaceRegistry::Info(NamespaceId id) const {
-  const NamespaceRecord* record = Get(id);
+  const std::shared_ptr<NamespaceRecord> record = Get(id);
   if (record == nullptr) return std::nullopt;
   return Describe(*record);
 }
@@ -62,7 +97,7 @@ std::vector<NamespaceInfo> NamespaceRegistry::List() const {
   MutexLock lock(mu_);
   std::vector<NamespaceInfo> list;
   list.reserve(records_.size());
-  for (const auto& record : records_) list.push_back(Describe(*record));
+  for (const auto& [id, record] : records_) list.push_back(Describe(*record));
   return list;
 }
 

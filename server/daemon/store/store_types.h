@@ -4,6 +4,7 @@
 #define PENSTOCK_SERVER_DAEMON_STORE_STORE_TYPES_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -15,8 +16,14 @@
 
 namespace penstock {
 
-// A namespace that this store has opened. Never reused within one store. 0 is no namespace.
-enum class NamespaceId : uint32_t { kNone = 0 };
+// A namespace that this store has opened. 0 is no namespace. Never reused within one store, not
+// even when another namespace got the place of this one: an id that is out of date finds nothing.
+enum class NamespaceId : uint64_t { kNone = 0 };
+// A namespace that keeps its place in the store for as long as `hold` lives.
+struct HeldNamespace {
+  NamespaceId id = NamespaceId::kNone;
+  std::shared_ptr<const void> hold;
+};
 // Whoever holds reservations and pending chunks: a session. 0 is the daemon itself.
 enum class OwnerId : uint64_t { kDaemon = 0 };
 // Random, so that it cannot be guessed. 0 is no reservation.

@@ -164,7 +164,8 @@ class PageStore:
     def __init__(self, client: Client, *, null_block: int | None = None) -> None:
         self._null = null_block
         self._storages: list[tuple[int, int]] = []
-        self._groups: list[tuple[int, list[PageView]]] = []
+        self._groups: dict[int, tuple[int, list[PageView], bytes]] = {}
+        self._next_group = 0
         self.closed = False
 
     def register_storage(self, data_ptr: int, nbytes: int, owner: Any = None) -> int:
@@ -173,11 +174,15 @@ class PageStore:
         return self._storages.index((data_ptr, nbytes))
 
     def add_group(self, ns: bytes, blocks_per_chunk: int, views: Any) -> int:
-        self._groups.append((blocks_per_chunk, list(views)))
-        return len(self._groups) - 1
+        self._groups[self._next_group] = (blocks_per_chunk, list(views), ns)
+        self._next_group += 1
+        return self._next_group - 1
+
+    def remove_group(self, group: int) -> None:
+        del self._groups[group]
 
     def layout(self, group: int) -> PageLayout:
-        blocks, views = self._groups[group]
+        blocks, views, _ = self._groups[group]
         return PageLayout(blocks * sum(view.page_bytes for view in views))
 
     def load(self, chunks: Any, reservation: int = 0, timeout: float = 5.0) -> Op:
@@ -191,7 +196,7 @@ class PageStore:
 
     def _start(self, name: str, chunks: list[PageChunk], one: Callable[[PageChunk], Code]) -> Op:
         for chunk in chunks:
-            blocks, _ = self._groups[chunk.group]
+            blocks, *_ = self._groups[chunk.group]
             assert len(chunk.blocks) == blocks, "a chunk with the wrong number of blocks"
             assert self._null not in chunk.blocks, "the null block is in a transfer"
             assert name == "load" or all(b > 0 for b in chunk.blocks), "a hole in a store"

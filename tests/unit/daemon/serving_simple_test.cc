@@ -163,6 +163,32 @@ TEST_F(ServingSimpleTest, ReservedAndUnknownTypesAreAnsweredAndCounted) {
   EXPECT_EQ(count(RequestKind::kUnknown), 6u);
 }
 
+TEST_F(ServingSimpleTest, ASessionKeepsItsNamespacesOpenUntilItClosesThemOrEnds) {
+  const auto open = [&](const std::string& model, bool close = false) {
+    NamespaceDescriptor descriptor = descriptor_;
+    descriptor.model = model;
+    const auto encoded = descriptor.Encode();
+    Send(MessageType::kOpenNamespace, 7,
+         OpenNamespaceRequest{.descriptor = encoded, .close = close}.Encode());
+    return TakeReply(7).head.status;
+  };
+  const uint32_t limit = ChunkStoreOptions().max_namespaces;
+  for (uint32_t i = 1; i < limit; ++i) ASSERT_EQ(open(std::to_string(i)), Code::kOk);
+  EXPECT_EQ(open("one more"), Code::kResourceExhausted);
+  EXPECT_EQ(open("1", /*close=*/true), Code::kOk);
+  EXPECT_EQ(open("1", /*close=*/true), Code::kOk);
+  EXPECT_EQ(open("one more"), Code::kOk);
+  EXPECT_EQ(open("another"), Code::kResourceExhausted);
+  // Its own is still there, and what it closed is found no more.
+  Put(Key("0"), "aaaa");
+  EXPECT_EQ(store_->ListNamespaces().size(), limit);
+  CloseSession();
+  for (uint32_t i = 0; i + 1 < limit; ++i) {
+    ASSERT_TRUE(store_->HoldNamespace(Digest256::Sha256({AsBytes(std::to_string(i))}), {}).ok());
+  }
+  EXPECT_NE(store_->FindNamespace(ns()), NamespaceId::kNone);  // It has a chunk.
+}
+
 TEST_F(ServingSimpleTest, ANamespaceOfAnotherTenantDoesNotExist) {
   NamespaceDescriptor theirs = descriptor_;
   theirs.tenant = "somebody-else";
