@@ -124,6 +124,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         self._increases = Increases()
         self._workers: list[WorkerFacts] = []
         self._ready = False
+        self._refused = False
         self._generation = 0
         self._was_connected: bool | None = None
         try:
@@ -222,7 +223,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
 
     def on_new_request(self, request: Any) -> None:
         self._get_ready()
-        if self._scheduler is not None:
+        if self._scheduler is not None and not self._refused:
             self._scheduler.on_new_request(request)
 
     def get_num_new_matched_tokens(
@@ -245,7 +246,10 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
             scheduler_output.num_scheduled_tokens.items(),
             state.get_block_ids if state is not None else lambda request_id: None,
         )
-        self._tell_connection()
+        if self._refused:
+            self._let_go_when_idle()
+        else:
+            self._tell_connection()
         return PenstockMetadata(plan)
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -257,6 +261,8 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
             connector_output.finished_recving or (),
             connector_output.failed_recving or (),
         )
+        if self._refused:
+            self._let_go_when_idle()
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
@@ -282,7 +288,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         The digest of the weights says nothing about them any more, so what is stored from now on
         is named by a random number and is this engine's alone.
         """
-        if self._scheduler is not None:
+        if self._scheduler is not None and not self._refused:
             self._generation = random.SystemRandom().getrandbits(63)
             self._ready = False
             self._scheduler.forget()
@@ -318,7 +324,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
 
     def debug_state(self) -> dict[str, Any]:
         """For tests and for people at a prompt."""
-        if self._scheduler is None:
+        if self._scheduler is None or self._refused:
             return {"enabled": False}
         return {
             "enabled": True,
@@ -375,7 +381,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _get_ready(self) -> None:
         """Sets the namespaces as soon as all that names the bytes is known."""
-        if self._ready or self._scheduler is None or not self._workers:
+        if self._ready or self._refused or self._scheduler is None or not self._workers:
             return
         chain_start = engine.none_hash()
         try:
@@ -424,6 +430,15 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _refuse(self, why: str) -> None:
         logger.warning("Penstock: nothing is stored or loaded: %s", why)
+        self._refused = True
+        if self._scheduler is not None:
+            self._scheduler.forget()
+        self._let_go_when_idle()
+
+    def _let_go_when_idle(self) -> None:
+        """After a refusal: what is on its way still has to come back. Its blocks are the engine's."""
+        if self._scheduler is not None and not self._scheduler.idle:
+            return
         self._scheduler = None
         if self._client is not None:
             self._client = None

@@ -225,6 +225,18 @@ class SchedulerSide:
             state.suffix = None  # Its blocks may hold some of both.
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way, and nothing is left to tell the workers."""
+        plan = self._plan
+        return not (
+            self.pins.count
+            or any(state.loading for state in self._requests.values())
+            or plan.loads
+            or plan.cancelled_loads
+            or plan.cancelled_stores
+        )
+
+    @property
     def work_left(self) -> bool:
         """Whether steps are needed although nothing is scheduled: to hear of stores."""
         return self.pins.count > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+import penstock
 import pytest
 from penstock import Code
 
@@ -275,6 +276,66 @@ def test_reset_of_the_cache_makes_old_chunks_unreachable(daemon, engines):
     engine.add("c", tokens)
     check_end(engine, {"c": engine.expect(tokens)})
     assert pulled(engine) == 320
+
+
+def test_old_namespaces_are_let_go_after_each_reset_of_the_cache(daemon, engines, monkeypatch):
+    """Else every change of the weights would take places in the daemon's table for good."""
+    import fake_penstock
+
+    tokens = prompt(random.Random(18), 330)
+    alive = 0
+
+    class Handle(bytes):
+        def __del__(self):
+            nonlocal alive
+            alive -= 1
+
+    original = fake_penstock.Client.namespace
+
+    def namespace(self, descriptor):
+        nonlocal alive
+        alive += 1
+        return Handle(original(self, descriptor))
+
+    monkeypatch.setattr(fake_penstock.Client, "namespace", namespace)
+    engine = engines(world_size=2)
+    counts = set()
+    for i in range(5):
+        engine.add(f"r{i}", tokens)
+        check_end(engine, {f"r{i}": engine.expect(tokens)})
+        counts.add(alive)
+        assert engine.scheduler.reset_prefix_cache(reset_connector=True)
+    # Of the scheduler's half for both ranks, and of each worker.
+    assert counts == {2 * 2 * len(engine.groups)}
+
+
+def test_refusal_after_a_reset_gives_back_what_is_being_stored(daemon, engines, monkeypatch):
+    tokens = prompt(random.Random(19), 330)
+    engine = engines()
+    daemon.delay = lambda name: 5 if name == "store" else 0
+    engine.add("a", tokens, max_tokens=1)
+    while engine.connector._scheduler.pins.count == 0:
+        engine.step()
+    assert engine.scheduler.reset_prefix_cache(reset_connector=True) is not None
+
+    def refuse(self, descriptor):
+        raise penstock.PenstockError(Code.RESOURCE_EXHAUSTED, "no room")
+
+    monkeypatch.setattr("penstock.Client.namespace", refuse)
+    engine.connector.reset_cache()
+    engine.add("b", prompt(random.Random(20), 330))
+    engine.step()
+    assert engine.connector.debug_state() == {"enabled": False}
+    assert engine.connector.has_pending_push_work()
+    engine.run()
+    assert engine.blocks_in_use == 0
+    # Nothing is on its way any more: the client is given back, and the engine goes on alone.
+    assert engine.connector._scheduler is None and engine.connector._client is None
+    stores = daemon.log.count("store")
+    engine.add("c", tokens)
+    engine.run()
+    assert engine.finished["c"].tokens == engine.expect(tokens)
+    assert (engine.blocks_in_use, daemon.log.count("store")) == (0, stores)
 
 
 def test_noise_in_the_store_is_noticed_by_the_check(daemon, engines):
