@@ -80,6 +80,8 @@ def place(request):
     Logs of engines and daemons are in it; if a test failed they are kept, and it says where.
     """
     directory = Path(tempfile.mkdtemp(prefix="pt-"))
+    # An engine that is killed leaves its sockets.
+    os.environ["VLLM_RPC_BASE_PATH"] = str(directory)
     yield directory
     if request.session.testsfailed:
         print(f"\nlogs of engines and daemons are kept in {directory}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -64,6 +65,10 @@ class ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Asked first: killed at once, it leaves shared memory behind.
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(30)
         self.kill()
 
     def complete(self, prompt: list[int], max_tokens: int = 8, **more: Any) -> dict[str, Any]:
