@@ -7,8 +7,10 @@
 #include <random>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
 #include "tests/integration/client_values.h"
 #include "tests/integration/daemon_process.h"
+#include "tests/sanitizers/sanitizers.h"
 
 namespace penstock {
 namespace {
@@ -70,7 +72,9 @@ TEST_P(ClientRestart, WorkGoesOnWithinTwoSecondsWithoutANewClient) {
   constexpr size_t kBytes = 400'000;
   std::atomic<bool> stop = false;
   std::atomic<int> wrong = 0;
-  std::vector<std::thread> load;
+  std::vector<std::jthread>
+      load;  // Joined before what they use is gone, also where the test ends early.
+  const absl::Cleanup end_load = [&stop] { stop = true; };
   for (int t = 0; t < 3; ++t) {
     load.emplace_back([&, t] {
       const std::string name = "load-" + std::to_string(t);
@@ -83,6 +87,8 @@ TEST_P(ClientRestart, WorkGoesOnWithinTwoSecondsWithoutANewClient) {
       }
     });
   }
+  // UCX needs longer to connect, and one attempt may take all of connect_timeout.
+  const seconds limit = seconds(GetParam() == std::string("ucx") ? 5 : 2) * (kSanitized ? 4 : 1);
   std::mt19937 random(22);
   for (int round = 0; round < 10; ++round) {
     ASSERT_TRUE(Put("before", "x").ok());
@@ -97,16 +103,14 @@ TEST_P(ClientRestart, WorkGoesOnWithinTwoSecondsWithoutANewClient) {
     // Operations fail with a name, or work; the first that works ends the outage.
     Status put;
     do {
-      put = Put("after", "y", Soon(5));
+      put = Put("after", "y");
       ASSERT_TRUE(put.ok() || put.code() == Code::kDisconnected) << put.ToString();
-      ASSERT_LT(MonotonicNow() - serving, seconds(10)) << put.ToString();
+      ASSERT_LT(MonotonicNow() - serving, 2 * limit) << put.ToString();
       if (!put.ok()) {
-        ASSERT_TRUE(client_->WaitConnected(Soon(10)));
+        ASSERT_TRUE(client_->WaitConnected(Soon()));
       }
     } while (!put.ok());
-    // UCX needs longer to connect, and one attempt may take all of connect_timeout.
-    EXPECT_LT(MonotonicNow() - serving, GetParam() == std::string("ucx") ? seconds(5) : seconds(2))
-        << round;
+    EXPECT_LT(MonotonicNow() - serving, limit) << round;
     EXPECT_NE(client_->stats().daemon_incarnation, incarnation);
     EXPECT_EQ(Get("before", 10), "MISS");  // Memory went with the process.
     // A handle of the former life is refused by name.
