@@ -306,6 +306,7 @@ Result<LogLevel> ParseLogLevel(std::string_view name) {
                 fmt::format("log level \"{}\": want debug, info, warn or error", name));
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): called once.
 void InitLogging(LogOptions options) {
   TheOutput().Replace(options);
   Limits& limits = TheLimits();

@@ -301,7 +301,7 @@ Status UcxWorker::SendControl(UcxEndpoint* endpoint, MessageType type, ByteSpan 
   if (UCS_PTR_IS_ERR(request)) {
     return UcxStatus(ucx_, UCS_PTR_STATUS(request), "sending on the ucx wire");
   }
-  if (request != nullptr) send.release();  // OnControlSent() has it.
+  if (request != nullptr) (void)send.release();  // OnControlSent() has it.
   return Status::Ok();
 }
 

@@ -41,7 +41,7 @@ Status WriteReadyFile(const std::string& path, const DaemonFacts& facts) {
   const bool written =
       write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (!written || rename(temporary.c_str(), path.c_str()) != 0) {
-    const Status status = Failure(written ? "renaming" : "writing", temporary);
+    Status status = Failure(written ? "renaming" : "writing", temporary);
     unlink(temporary.c_str());
     return status;
   }

@@ -188,7 +188,6 @@ INSTANTIATE_TEST_SUITE_P(Tcp, ClientRestart, testing::Values("tcp"));
 // for 30 s and more. The daemon then has seen no session at all. Run it with
 // --gtest_also_run_disabled_tests to hunt that down.
 INSTANTIATE_TEST_SUITE_P(DISABLED_Ucx, ClientRestart, testing::Values("ucx"));
-});
 
 }  // namespace
 }  // namespace penstock
