@@ -278,8 +278,7 @@ Result<ChunkRef> ChunkStore::Peek(const ChunkKey& key, const ReadTerms& terms) {
 
 Status ChunkStore::DropIfDamaged(const ChunkRef& chunk) {
   if (chunk.manifest().segments.empty()) return Status::Ok();
-  const Status status =
-      VerifySegments(chunk.key(), chunk.manifest(), Selection::All(), chunk.pieces());
+  Status status = VerifySegments(chunk.key(), chunk.manifest(), Selection::All(), chunk.pieces());
   if (status.ok()) return status;
   ChunkRef removed;
   if (parts_->index.Remove(chunk, removed)) {
