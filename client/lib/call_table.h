@@ -78,9 +78,9 @@ class CallTable final : public SessionEvents {
   uint64_t next_id_ = 1;
   std::deque<std::shared_ptr<Call>> queued_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_;  // Queued ones, too.
-  // Sent on this session and not answered, whether anybody still waits for it or not.
+  // Sent on the session and not answered, whether anybody still waits for it or not.
   absl::flat_hash_set<uint64_t> unanswered_;
-  // Sent on this session, and not answered or with data still to come: what the daemon counts, for
+  // Sent on the session, and not answered or with data still to come: what the daemon counts, for
   // which a FETCH lasts until its last byte is gone.
   absl::flat_hash_set<uint64_t> in_flight_;
   std::optional<MonotonicTime> silent_since_;  // While something is unanswered.

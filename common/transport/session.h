@@ -43,7 +43,7 @@ struct SessionInfo {
   std::string client_name;        // For people: "vllm-worker-0"; only on the daemon's side.
   std::string wire;               // "tcp" or "ucx"
   uint32_t streams = 0;           // Data streams of the tcp wire.
-  uint32_t max_in_flight = 0;     // Requests that the daemon takes at a time from this session.
+  uint32_t max_in_flight = 0;     // Requests that the daemon takes at a time from one session.
   uint32_t eager_bytes = 0;       // STOREs up to this many payload bytes need no grant.
   uint64_t max_chunk_bytes = 0;   // Longest value that the daemon takes.
 };

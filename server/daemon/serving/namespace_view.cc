@@ -11,7 +11,7 @@ Result<Fingerprint> NamespaceView::Judge(ByteSpan bytes) const {
   PENSTOCK_RETURN_IF_ERROR(descriptor.Validate());
   if (descriptor.tenant != tenant_) {
     return Status(Code::kPermissionDenied,
-                  fmt::format("this session belongs to tenant '{}', the namespace to '{}'", tenant_,
+                  fmt::format("the session belongs to tenant '{}', the namespace to '{}'", tenant_,
                               descriptor.tenant));
   }
   return descriptor.ComputeFingerprint();

@@ -94,7 +94,7 @@ void ServedSession::OnSimple(MessageType type, uint64_t request_id, ByteSpan bod
 Result<InFlight::Slot> ServedSession::Admit() {
   const size_t mine = stores_.size() + fetches_.size();
   if (mine >= session_.info().max_in_flight) {
-    return Status(Code::kBusy, fmt::format("{} requests of this session are in flight", mine));
+    return Status(Code::kBusy, fmt::format("{} requests of the session are in flight", mine));
   }
   auto slot = serving_.in_flight.TryEnter();
   if (!slot) {
