@@ -20,14 +20,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Result<Session*> DialAndWait(EventLoop& loop, const DialOptions& options, RecordingEvents& events,
-                             Duration patience = seconds(20)) {
-  std::promise<Result<Session*>> dialed;
-  Dial(loop, options, Deadline::After(patience), events,
-       [&](Result<Session*> result) { dialed.set_value(std::move(result)); });
-  return dialed.get_future().get();
-}
-
 struct Endpoints {
   std::unique_ptr<EventLoop> loop = std::move(EventLoop::Start("endpoint")).value();
   RecordingEvents events;  // Of every session that comes.

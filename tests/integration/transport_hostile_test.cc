@@ -80,6 +80,14 @@ class TransportHostile : public testing::TestWithParam<Road> {
     }
     return session;
   }
+  // Asks and asks and never reads: PONGs pile up.
+  static void AskWithoutReading(RawSession& session) {
+    const auto ping = Frame(MessageType::kPing, 1, {});
+    std::vector<std::byte> many;
+    for (int i = 0; i < 2000; ++i) many.insert(many.end(), ping.begin(), ping.end());
+    while (session.control->SendSome(many)) {
+    }
+  }
 
   Mutex mu_;
   CondVar changed_;
@@ -404,11 +412,7 @@ TEST_P(TransportHostile, MessagesThatNobodyReadsCountInTheBudgetOfAll) {
   options.server_limits.message_budget = budget;
   const auto peers = Start(options);
   auto session = Join(*peers);
-  const auto ping = Frame(MessageType::kPing, 1, {});
-  std::vector<std::byte> many;
-  for (int i = 0; i < 2000; ++i) many.insert(many.end(), ping.begin(), ping.end());
-  while (session.control->SendSome(many)) {
-  }
+  AskWithoutReading(session);
   EXPECT_EQ(peers->other_server_events.WaitClosed().code(), Code::kResourceExhausted);
   ExpectWell(*peers);
 }
@@ -418,12 +422,7 @@ TEST_P(TransportHostile, APeerThatReadsNoMessagesCostsOnlyItsOwnSession) {
   options.server_limits.max_queued_bytes = 8u << 20;
   const auto peers = Start(options);
   auto session = Join(*peers);
-  // Asks and asks and never reads: PONGs pile up.
-  const auto ping = Frame(MessageType::kPing, 1, {});
-  std::vector<std::byte> many;
-  for (int i = 0; i < 2000; ++i) many.insert(many.end(), ping.begin(), ping.end());
-  while (session.control->SendSome(many)) {
-  }
+  AskWithoutReading(session);
   EXPECT_EQ(peers->other_server_events.WaitClosed().code(), Code::kBusy);
   ExpectWell(*peers);
 }

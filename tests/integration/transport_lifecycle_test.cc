@@ -315,10 +315,7 @@ TEST_P(TransportMishap, AServerThatGoesAwayInMidFetchEndsTheSessionSoon) {
   options.address = Address::Parse(child.ReadLine()).value();
   options.wire = road.wire;
   options.limits = Impatient();
-  std::promise<Result<Session*>> dialed;
-  Dial(*loop, options, Deadline::After(std::chrono::seconds(20)), events,
-       [&](Result<Session*> result) { dialed.set_value(std::move(result)); });
-  const auto session = dialed.get_future().get();
+  const auto session = DialAndWait(*loop, options, events);
   ASSERT_TRUE(session.ok()) << session.status().ToString();
   GuardedBuffer source(4u << 20);
   DoneLog sent;

@@ -233,11 +233,16 @@ Peers::~Peers() {
   EXPECT_LE(server_events.closed, 1);
 }
 
-Result<Session*> Peers::DialMore(RecordingEvents& events, const DialOptions& options) {
+Result<Session*> DialAndWait(EventLoop& loop, const DialOptions& options, RecordingEvents& events,
+                             Duration patience) {
   std::promise<Result<Session*>> dialed;
-  Dial(*client_loop_, options, Deadline::After(kPatience), events,
+  Dial(loop, options, Deadline::After(patience), events,
        [&dialed](Result<Session*> result) { dialed.set_value(std::move(result)); });
   return dialed.get_future().get();
+}
+
+Result<Session*> Peers::DialMore(RecordingEvents& events, const DialOptions& options) {
+  return DialAndWait(*client_loop_, options, events, kPatience);
 }
 
 void Peers::OnClient(const std::function<void(Session&)>& fn) {

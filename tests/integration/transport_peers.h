@@ -175,6 +175,10 @@ void FillPattern(std::span<std::byte> bytes, uint64_t seed);
 // Position of the first byte that is not the pattern's, or bytes.size().
 size_t FirstWrong(std::span<const std::byte> bytes, uint64_t seed);
 
+// Dial(), and its outcome. `events` must live until the session has closed.
+Result<Session*> DialAndWait(EventLoop& loop, const DialOptions& options, RecordingEvents& events,
+                             Duration patience = std::chrono::seconds(20));
+
 }  // namespace penstock
 
 #endif  // PENSTOCK_TESTS_INTEGRATION_TRANSPORT_PEERS_H_

@@ -278,10 +278,7 @@ TEST(TransportUcx, AKilledProcessLeavesNoSharedMemory) {
     DialOptions options;
     options.address = Address::Parse(child.ReadLine()).value();
     options.wire = "ucx";
-    std::promise<Result<Session*>> dialed;
-    Dial(*loop, options, Deadline::After(std::chrono::seconds(20)), events,
-         [&](Result<Session*> result) { dialed.set_value(std::move(result)); });
-    const auto session = dialed.get_future().get();
+    const auto session = DialAndWait(*loop, options, events);
     ASSERT_TRUE(session.ok()) << session.status().ToString();
     loop->Run([&] { (*session)->SendMessage(MessageType::kFetch, 1, {}); });
     ASSERT_TRUE(events.WaitFor([&] { return events.arrived.size() > 3; }));

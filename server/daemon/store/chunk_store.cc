@@ -23,6 +23,12 @@ size_t Index(Code code) { return static_cast<size_t>(code); }
 
 uint64_t OrDefault(uint64_t value, uint64_t fallback) { return value != 0 ? value : fallback; }
 
+// Whether the bytes of a whole chunk are those of its checksums.
+Status CheckBytes(const ChunkKey& key, const Manifest& manifest, std::span<const iovec> pieces) {
+  if (manifest.segments.empty()) return Status::Ok();
+  return VerifySegments(key, manifest, Selection::All(), pieces);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ChunkStore>> ChunkStore::Create(const ChunkStoreOptions& wanted) {
@@ -167,8 +173,8 @@ Status ChunkStore::Commit(PendingChunk chunk) {
   const OwnerId owner = chunk.owner_;
   Status verdict;
   // The choke point of everything that enters the store.
-  if (parts_->options.verify_on_commit && !entry->manifest.segments.empty()) {
-    verdict = VerifySegments(entry->key, entry->manifest, Selection::All(), entry->pieces);
+  if (parts_->options.verify_on_commit) {
+    verdict = CheckBytes(entry->key, entry->manifest, entry->pieces);
   }
   if (verdict.ok()) return Publish(entry, owner, chunk.replace_);
   Add(parts_->counters.failed[Index(verdict.code())], 1);
@@ -232,12 +238,7 @@ Status ChunkStore::Pin(const ChunkKey& key, const ReadTerms& terms, Duration ttl
 }
 
 Status ChunkStore::Unpin(const ChunkKey& key, const ReadTerms& terms) {
-  ChunkRef chunk;
-  const Code code = parts_->index.Read(key, terms, [&chunk](ChunkEntry& entry) {
-    Ref(entry);
-    chunk = ChunkRef(&entry);
-  });
-  if (code != Code::kOk) return Status(code);
+  PENSTOCK_ASSIGN_OR_RETURN(const ChunkRef chunk, Peek(key, terms));
   (void)parts_->holds.Expire(parts_->Now());
   if (parts_->holds.TakePin(chunk)) return Status::Ok();
   return Status(Code::kFenced, "the chunk is not pinned, or not any more");
@@ -266,19 +267,8 @@ Status ChunkStore::Drop(const ChunkKey& key, NamespaceId ns) {
   return Status(code);
 }
 
-Result<ChunkRef> ChunkStore::Peek(const ChunkKey& key, const ReadTerms& terms) {
-  ChunkRef chunk;
-  const Code code = parts_->index.Read(key, terms, [&](ChunkEntry& entry) {
-    Ref(entry);
-    chunk = ChunkRef(&entry);
-  });
-  if (code != Code::kOk) return Status(code);
-  return chunk;
-}
-
 Status ChunkStore::DropIfDamaged(const ChunkRef& chunk) {
-  if (chunk.manifest().segments.empty()) return Status::Ok();
-  Status status = VerifySegments(chunk.key(), chunk.manifest(), Selection::All(), chunk.pieces());
+  Status status = CheckBytes(chunk.key(), chunk.manifest(), chunk.pieces());
   if (status.ok()) return status;
   ChunkRef removed;
   if (parts_->index.Remove(chunk, removed)) {

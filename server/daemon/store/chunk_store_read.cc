@@ -152,15 +152,19 @@ void ChunkStore::Reserve(const ReserveRequest& request, std::vector<ChunkRef> ch
   }
 }
 
-Result<ChunkInfo> ChunkStore::Stat(const ChunkKey& key, const ReadTerms& terms) {
+Result<ChunkRef> ChunkStore::Peek(const ChunkKey& key, const ReadTerms& terms) {
   ChunkRef chunk;
-  uint64_t last_use = 0;
   const Code code = parts_->index.Read(key, terms, [&](ChunkEntry& entry) {
     Ref(entry);
     chunk = ChunkRef(&entry);
-    last_use = entry.last_use.load(std::memory_order_relaxed);
   });
   if (code != Code::kOk) return Status(code);
+  return chunk;
+}
+
+Result<ChunkInfo> ChunkStore::Stat(const ChunkKey& key, const ReadTerms& terms) {
+  PENSTOCK_ASSIGN_OR_RETURN(const ChunkRef chunk, Peek(key, terms));
+  const uint64_t last_use = chunk.entry_->last_use.load(std::memory_order_relaxed);
   const MonotonicTime now = parts_->Now();
   (void)parts_->holds.Expire(now);
   ChunkInfo info;
