@@ -111,11 +111,10 @@ install_and_build() {
   step "Python packages, the model, and building Penstock"
   python_packages &
   local installer=$!
-  # A new build is for watching: without the tests, which tests/run.sh adds, and with line numbers as
-  # all that debuggers get, which saves a quarter of the time.
+  # A new build is for watching: without the tests, which tests/run.sh adds, and several sources to a
+  # compilation, which saves most of the time.
   local fresh=()
-  [[ -e build/CMakeCache.txt ]] ||
-    fresh=(-DPENSTOCK_BUILD_TESTS=OFF "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG")
+  [[ -e build/CMakeCache.txt ]] || fresh=(-DPENSTOCK_BUILD_TESTS=OFF -DCMAKE_UNITY_BUILD=ON)
   build_preset release "$LOGS" "$VENV" "$JOBS" -DPENSTOCK_BUILD_PYTHON=ON "${fresh[@]}" -- \
     penstockd penstock penstock_python || built=1
   wait "$installer" || python_done=1

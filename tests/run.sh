@@ -86,11 +86,18 @@ count_tests() {
     END { printf "%d %d %d\n", passed, failed, skipped }' "$1"
 }
 
+# show_complaints LOG: what the tests that failed said, which the end of a log seldom shows.
+show_complaints() {
+  local complaint='^[^ ]+:[0-9]+: Failure|: (error|fatal error):|runtime error:|^\[  FAILED  \]|^E   '
+  complaint+='|(ERROR|WARNING|SUMMARY): [A-Za-z]+Sanitizer|\*\*\*(Failed|Timeout|Exception)'
+  grep -E -A 6 "$complaint" "$1" | head -n 80 | sed 's/^/      > /' || true
+}
+
 # suite NAME LOG COMMAND...: runs and records one suite. A suite that ran no test has failed.
 suite() {
   local name=$1 log=$2 began=$SECONDS result=passed passed failed skipped
   shift 2
-  run_logged "$log" "$name" "$@" || result=FAILED
+  run_logged "$log" "$name" "$@" || { result=FAILED && show_complaints "$log"; }
   read -r passed failed skipped < <(count_tests "$log")
   ((passed + failed > 0)) || { result="FAILED (no tests)" failed=1; }
   [[ $result == passed || $failed -gt 0 ]] || failed=1

@@ -23,8 +23,9 @@ Result<FetchBudget::Hold> FetchBudget::Take(uint64_t session, const ChunkRef& ch
   const uint64_t more = chunk.bytes();
   MutexLock lock(mu_);
   const auto mine = sessions_.find(session);
-  if (!all_.HasRoom(id, more, max_bytes_) ||
-      (mine != sessions_.end() && !mine->second.HasRoom(id, more, max_bytes_of_session_))) {
+  const bool fits_mine = chunk.kept() || mine == sessions_.end() ||
+                         mine->second.HasRoom(id, more, max_bytes_of_session_);
+  if (!fits_mine || !all_.HasRoom(id, more, max_bytes_)) {
     return Status(Code::kBusy);  // Told as an item's status, which has no words.
   }
   all_.Add(id, more);

@@ -2,6 +2,9 @@
 // clients which ask for much and read slowly cannot keep the arena from everybody else. A chunk
 // that several fetches hold counts once: it takes its room once.
 //
+// A session's own share does not count for chunks that a reservation or a pin keeps at the time:
+// they stay anyway, and an engine's whole prefix, which it has just reserved, must come through.
+//
 // Thread safety: every method may be called from any thread.
 
 #ifndef PENSTOCK_SERVER_DAEMON_SERVING_FETCH_BUDGET_H_

@@ -12,6 +12,7 @@ ChunkRef::ChunkRef(const ChunkRef& other) : entry_(other.entry_) {
 ChunkRef::~ChunkRef() {
   if (entry_ != nullptr) Unref(entry_);
 }
+bool ChunkRef::kept() const { return entry_->holds.load(std::memory_order_relaxed) > 0; }
 const ChunkKey& ChunkRef::key() const { return entry_->key; }
 NamespaceId ChunkRef::ns() const { return entry_->ns->id; }
 const std::optional<ChunkKey>& ChunkRef::parent() const { return entry_->parent; }

@@ -40,6 +40,8 @@ class ChunkRef {
   explicit operator bool() const { return entry_ != nullptr; }
   // Tells this chunk from all others while a ChunkRef to it lives.
   const void* id() const { return entry_; }
+  // Whether a reservation or a pin, of whomever, keeps it from eviction at this moment.
+  bool kept() const;
   const ChunkKey& key() const;
   NamespaceId ns() const;
   const std::optional<ChunkKey>& parent() const;

@@ -314,6 +314,51 @@ TEST_F(ServingFetchTest, OneThatFetchesTheArenaAndDoesNotReadLeavesRoomToStore) 
   ExpectIdle();
 }
 
+TEST_F(ServingFetchTest, WhatASessionHasReservedComesThroughWhole) {
+  std::vector<ChunkKey> keys;
+  for (int i = 0; i < 24; ++i) keys.push_back(Key("held" + std::to_string(i)));
+  for (const ChunkKey& key : keys) Put(key, Pattern(2u << 20, 1));
+  MatchRequest match{.reserve_ttl_ms = 60000};
+  match.groups.push_back({.ns = ns(), .keys = {keys.begin(), keys.begin() + 14}});
+  Send(MessageType::kMatch, 6, match.Encode());
+  const Reply reply = TakeReply(6);
+  const auto matched = DecodeMatchReply(reply.rest);
+  ASSERT_TRUE(matched.ok());
+  ASSERT_NE(matched->reservation, 0u);
+  session_->finish_sends_at_once = false;
+  FetchRequest request = Fetching(keys);
+  request.reservation = matched->reservation;
+  Send(MessageType::kFetch, 7, request.Encode());
+  const FetchAnswer answer = TakeFetch(7);
+  // The rest of it: no more, since the session has more than its half already.
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(answer.statuses[i], i < 14 ? Code::kOk : Code::kBusy) << i;
+  }
+  CloseSession();
+  ExpectIdle();
+}
+
+TEST_F(ServingFetchTest, WhatAllSessionsHoldIsBoundedForReservedChunksToo) {
+  ServingLimits limits;
+  limits.max_fetching = 0.25;  // 16 MiB.
+  Start(limits);
+  std::vector<ChunkKey> keys;
+  for (int i = 0; i < 14; ++i) keys.push_back(Key("held" + std::to_string(i)));
+  for (const ChunkKey& key : keys) Put(key, Pattern(2u << 20, 1));
+  MatchRequest match{.reserve_ttl_ms = 60000};
+  match.groups.push_back({.ns = ns(), .keys = keys});
+  Send(MessageType::kMatch, 6, match.Encode());
+  TakeReply(6);
+  session_->finish_sends_at_once = false;
+  Send(MessageType::kFetch, 7, Fetching(keys).Encode());
+  const FetchAnswer answer = TakeFetch(7);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ(answer.statuses[i], i < 8 ? Code::kOk : Code::kBusy) << i;
+  }
+  CloseSession();
+  ExpectIdle();
+}
+
 TEST_F(ServingFetchTest, WhatIsFetchedTwiceIsHeldOnceAndRoomComesBackWithTheBytes) {
   ServingLimits limits;
   limits.max_fetching = 1.0 / 1024;  // 64 KiB; a session, 32 KiB.
