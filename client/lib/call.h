@@ -23,6 +23,7 @@ class Call : public std::enable_shared_from_this<Call> {
     kQueued,    // Not sent yet.
     kSent,      // Waiting for answers.
     kStopping,  // Over, but for the session, which still gives back the memory.
+    kOver,
   };
 
   Call(std::shared_ptr<OperationState> operation, MessageType type)
@@ -34,7 +35,7 @@ class Call : public std::enable_shared_from_this<Call> {
   const std::shared_ptr<OperationState>& operation() const { return operation_; }
   MessageType type() const { return type_; }
 
-  // Kept by the CallTable.
+  // Kept by the CallTable. The number of the request, from when it is sent.
   uint64_t id = 0;
   Phase phase = Phase::kQueued;
   Status stop_reason;  // While kStopping: of what is not decided yet.

@@ -22,9 +22,7 @@ void CallTable::Attach(Session& session) {
 }
 
 void CallTable::Add(std::shared_ptr<Call> call) {
-  call->id = next_id_++;
-  call->operation()->call_ids.push_back(call->id);
-  calls_.emplace(call->id, call);
+  call->operation()->calls.push_back(call);
   queued_.push_back(std::move(call));
   SendQueued();
 }
@@ -36,6 +34,8 @@ void CallTable::SendQueued() {
     const std::shared_ptr<Call> call = std::move(queued_.front());
     queued_.pop_front();
     call->phase = Call::Phase::kSent;
+    call->id = next_id_++;
+    calls_.emplace(call->id, call);
     unanswered_.insert(call->id);
     in_flight_.insert(call->id);
     if (!silent_since_) silent_since_ = MonotonicNow();
@@ -55,17 +55,14 @@ std::shared_ptr<Call> CallTable::Find(uint64_t id, Call::Phase phase) const {
   return it != calls_.end() && it->second->phase == phase ? it->second : nullptr;
 }
 
-void CallTable::Abort(uint64_t id, const Status& why) {
-  const auto it = calls_.find(id);
-  if (it == calls_.end()) return;
-  const std::shared_ptr<Call> call = it->second;
+void CallTable::Abort(const std::shared_ptr<Call>& call, const Status& why) {
   if (call->phase == Call::Phase::kQueued) {
     std::erase(queued_, call);
     call->stop_reason = why;
     return Finish(call);
   }
-  if (call->phase == Call::Phase::kStopping) return;
-  session_->SendMessage(MessageType::kCancel, id, {});
+  if (call->phase != Call::Phase::kSent) return;
+  session_->SendMessage(MessageType::kCancel, call->id, {});
   Stop(call, why);
   SendQueued();
 }
@@ -85,7 +82,7 @@ void CallTable::Settle(const std::shared_ptr<Call>& call) {
 }
 
 void CallTable::Finish(const std::shared_ptr<Call>& call) {
-  call->phase = Call::Phase::kStopping;
+  call->phase = Call::Phase::kOver;
   call->Fail(call->stop_reason);
   calls_.erase(call->id);
   LeaveIfOver(call->id);
@@ -101,9 +98,9 @@ void CallTable::FailQueued(const Status& why) {
 
 void CallTable::AbortAll(const Status& why) {
   FailQueued(why);  // First, or they would be sent as others make room.
-  std::vector<uint64_t> ids;
-  for (const auto& [id, call] : calls_) ids.push_back(id);
-  for (const uint64_t id : ids) Abort(id, why);
+  std::vector<std::shared_ptr<Call>> sent;
+  for (const auto& [id, call] : calls_) sent.push_back(call);
+  for (const auto& call : sent) Abort(call, why);
 }
 
 void CallTable::OnMessage(MessageType type, uint64_t request_id, ByteSpan body) {
@@ -195,16 +192,15 @@ void CallTable::OnClosed(const Status& why) {
   unanswered_.clear();
   in_flight_.clear();
   silent_since_.reset();
+  // Before any operation ends: who sees one end, and waits for the next session, gets the next.
+  callbacks_.on_closed(why);
   const Status lost(Code::kDisconnected, why.ToString());
   std::vector<std::shared_ptr<Call>> sent;
-  for (const auto& [id, call] : calls_) {
-    if (call->phase != Call::Phase::kQueued) sent.push_back(call);
-  }
+  for (const auto& [id, call] : calls_) sent.push_back(call);
   for (const auto& call : sent) {
     if (call->phase == Call::Phase::kSent) call->stop_reason = lost;
     Finish(call);
   }
-  callbacks_.on_closed(why);
 }
 
 }  // namespace penstock

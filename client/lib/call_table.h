@@ -43,7 +43,7 @@ class CallTable final : public SessionEvents {
   // Queues the call, and sends it as soon as there is a session with room.
   void Add(std::shared_ptr<Call> call);
   // Ends the call with `why`, in the end; one that is over already is ignored.
-  void Abort(uint64_t id, const Status& why);
+  void Abort(const std::shared_ptr<Call>& call, const Status& why);
   // Ends every call that is not sent yet.
   void FailQueued(const Status& why);
   void AbortAll(const Status& why);
@@ -75,9 +75,11 @@ class CallTable final : public SessionEvents {
   const Callbacks callbacks_;
   Session* session_ = nullptr;
   SendQueue send_queue_;
+  // Drawn when a message is sent: the daemon takes data with a lower number than the latest
+  // request's for data that nobody wants.
   uint64_t next_id_ = 1;
   std::deque<std::shared_ptr<Call>> queued_;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_;  // Queued ones, too.
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_;  // Sent and not over.
   // Sent on the session and not answered, whether anybody still waits for it or not.
   absl::flat_hash_set<uint64_t> unanswered_;
   // Sent on the session, and not answered or with data still to come: what the daemon counts, for

@@ -211,7 +211,9 @@ void ClientImpl::Abort(const OperationRef& operation, const Status& why) {
   if (operation->Done() || !operation->abort_reason.ok()) return;
   operation->abort_reason = why;
   // A copy: the end of the last call clears the list.
-  for (const uint64_t id : std::vector<uint64_t>(operation->call_ids)) table_->Abort(id, why);
+  for (const std::weak_ptr<Call>& weak : std::vector<std::weak_ptr<Call>>(operation->calls)) {
+    if (const auto call = weak.lock()) table_->Abort(call, why);
+  }
 }
 
 void ClientImpl::OnDeadline(const OperationRef& operation) {
@@ -227,7 +229,7 @@ void ClientImpl::OnDeadline(const OperationRef& operation) {
 void ClientImpl::CallDone(const OperationRef& operation) {
   if (--operation->open_calls > 0) return;
   loop_->CancelTimer(operation->timer);
-  operation->call_ids.clear();
+  operation->calls.clear();
   if (book_->AnyRefused()) ExplainRefusals(*operation);
   Count(*operation);
   {

@@ -20,6 +20,7 @@
 
 namespace penstock {
 
+class Call;
 class OperationState;
 
 // What an operation needs from its client. It outlives every operation that is not complete.
@@ -68,8 +69,8 @@ class OperationState final : public Operation, public std::enable_shared_from_th
   // match) those of the groups.
   std::vector<Namespace> namespaces;
 
-  // Calls on their way, and the timer of the deadline.
-  std::vector<uint64_t> call_ids;
+  // Calls queued and on their way, and the timer of the deadline.
+  std::vector<std::weak_ptr<Call>> calls;
   size_t open_calls = 0;
   EventLoop::TimerId timer = 0;
   Status abort_reason;  // Not kOk: being ended.

@@ -149,6 +149,33 @@ TEST(ClientLink, AnOperationThatBeginsBeforeTheDaemonIsThereIsServed) {
   EXPECT_TRUE(ping->status().ok()) << ping->status().ToString();
 }
 
+TEST(ClientLink, WhatWaitedForTheDaemonComesAfterTheNamespacesInTheOrderOfIds) {
+  Puppet puppet;
+  const auto client =
+      puppet.Connect([](ClientOptions& options) { options.patience = seconds(60); });
+  const Namespace ns = *client->OpenNamespace(TestDescriptor());
+  const auto unanswered = client->Ping(Soon());
+  puppet.Next(MessageType::kRelease);
+  puppet.Stop();
+  ASSERT_TRUE(unanswered->Wait(Soon()));
+  std::string value = Value(100, 1);
+  const ChunkKey key = NamedKey(ns.fingerprint(), "x");
+  const auto first = client->Store({ToStore(ns, key, value)}, false, Soon());
+  const auto cancelled = client->Ping(Soon());
+  const auto second = client->Store({ToStore(ns, key, value)}, false, Soon());
+  cancelled->Cancel();
+  ASSERT_TRUE(cancelled->Wait(Soon()));
+  puppet.Start();
+  for (const auto& store : {first, second}) {  // The puppet looks at the ids.
+    const auto message = puppet.Next(MessageType::kStore);
+    EXPECT_EQ(puppet.Received(message.id, 0, value.size()), value);
+    puppet.Reply(message, ItemStatuses{{Code::kOk}});
+    ASSERT_TRUE(store->Wait(Soon()));
+    EXPECT_TRUE(store->items()[0].status.ok()) << store->items()[0].status.ToString();
+  }
+  EXPECT_EQ(puppet.opened_namespaces(), 2u);
+}
+
 TEST(ClientLink, ARestartedDaemonIsFoundNamespacesAreOpenedAgainAndWorkGoesOn) {
   Puppet puppet;
   const auto client = puppet.Connect([](ClientOptions& o) { o.reconnect_max = milliseconds(100); });

@@ -26,6 +26,11 @@ class Puppet::Events final : public SessionEvents {
 
   void OnMessage(MessageType type, uint64_t request_id, ByteSpan body) override {
     MutexLock lock(puppet_.mu_);
+    if (type != MessageType::kCancel) {
+      // Data of a lower number than the latest request's would be thrown away.
+      EXPECT_GT(request_id, latest_request_) << "the request ids of a session increase";
+      latest_request_ = request_id;
+    }
     if (type == MessageType::kOpenNamespace) {
       const auto request = OpenNamespaceRequest::Decode(body);
       const bool close = request.ok() && request->close;
@@ -74,6 +79,7 @@ class Puppet::Events final : public SessionEvents {
  private:
   Puppet& puppet_;
   Session& session_;
+  uint64_t latest_request_ = 0;
 };
 
 Puppet::Puppet(const SessionLimits& limits) : limits_(limits) {

@@ -345,6 +345,8 @@ def test_a_process_ends_although_operations_wait(daemon, ending):
     """Also those that daemon threads wait for."""
     code = f"""
     import os, signal, sys, threading, penstock
+    # Python itself aborts when a daemon thread is writing to stderr as the process ends.
+    threading.excepthook = lambda _: None
     client = penstock.Client(sys.argv[1])
     client.wait_connected(10)
     ns = client.namespace(penstock.NamespaceDescriptor(model="m"))

@@ -56,13 +56,15 @@ void ServedSession::OnMessage(MessageType type, uint64_t request_id, ByteSpan bo
   NoteActivity();
   if (type == MessageType::kCancel) return OnCancel(request_id);
   record_->requests.Add();
-  if (stores_.contains(request_id) || fetches_.contains(request_id)) {
-    // Two answers with one id could not be told apart: the client is broken.
-    session_.Close(
-        Status(Code::kInvalidArgument, fmt::format("request id {} is already in use", request_id)));
+  if (request_id <= latest_request_) {
+    // Two answers with one id could not be told apart, and the data of a request would be taken for
+    // that of one that is over: the client is broken.
+    session_.Close(Status(Code::kInvalidArgument,
+                          fmt::format("request id {} after {}: the ids of a session must increase",
+                                      request_id, latest_request_)));
     return;
   }
-  latest_request_ = std::max(latest_request_, request_id);
+  latest_request_ = request_id;
   OnRequest(type, request_id, body);
   early_.Forget(request_id);
 }

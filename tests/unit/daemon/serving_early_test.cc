@@ -67,7 +67,7 @@ TEST_F(ServingEarlyTest, ARequestWhoseEarlyDataFoundNoRoomFailsAtOnce) {
 
 TEST_F(ServingEarlyTest, DataOfOldRequestsIsNeverKept) {
   Send(MessageType::kStore, 50, Eager({{"a", "aaaa"}}).Encode());
-  EXPECT_FALSE(Data(49, 0, 0, "bbb"));
+  EXPECT_FALSE(DataWithId(IdOf(50) - 1, 0, 0, "bbb"));
   EXPECT_TRUE(Data(50, 0, 0, "aaaa"));
   EXPECT_THAT(TakeStatuses(50), ElementsAre(Code::kOk));
   EXPECT_FALSE(Data(50, 0, 0, "aaaa"));

@@ -27,7 +27,8 @@ class ServingFetchTest : public ServingTest {
     return answer;
   }
   // All bytes sent for one item of a request, put together by offset.
-  std::string Received(uint64_t id, uint32_t item) {
+  std::string Received(uint64_t name, uint32_t item) {
+    const uint64_t id = IdOf(name);
     std::string all;
     On([&] {
       for (const auto& frame : session_->frames) {
@@ -410,7 +411,7 @@ TEST_F(ServingFetchTest, AllSessionsTogetherAreBounded) {
 TEST_F(ServingFetchTest, TruncatedRequestsAreAnsweredAndHarmless) {
   const std::vector<std::byte> whole = Fetching({Key("a"), Key("b")}).Encode();
   for (size_t size = 0; size < whole.size(); ++size) {
-    const uint64_t id = next_id_++;
+    const uint64_t id = next_name_++;
     Send(MessageType::kFetch, id, {whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size)});
     EXPECT_EQ(TakeReply(id).head.status, Code::kCorruptMessage) << size;
   }

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -80,7 +82,23 @@ class ServingTest : public testing::Test {
   }
 
   void On(const std::function<void()>& fn) { loop_->Run(fn); }
-  void Send(MessageType type, uint64_t id, const std::vector<std::byte>& body) {
+  // Requests go by names here, numbers that a test makes up and may use again. What the session
+  // sees are ids that increase, as a client's do.
+  uint64_t IdOf(uint64_t name) {
+    const auto [it, added] = ids_.try_emplace(name);
+    if (added) it->second = {++latest_id_, false};
+    return it->second.id;
+  }
+  void Send(MessageType type, uint64_t name, const std::vector<std::byte>& body) {
+    if (type != MessageType::kCancel) {
+      const auto it = ids_.find(name);
+      if (it != ids_.end() && it->second.sent) ids_.erase(it);
+    }
+    const uint64_t id = IdOf(name);
+    if (type != MessageType::kCancel) ids_[name].sent = true;
+    SendWithId(type, id, body);
+  }
+  void SendWithId(MessageType type, uint64_t id, const std::vector<std::byte>& body) {
     On([&] { served_->OnMessage(type, id, body); });
   }
 
@@ -89,10 +107,10 @@ class ServingTest : public testing::Test {
     std::vector<std::byte> body;
     ByteSpan rest;
   };
-  Reply TakeReply(uint64_t id) {
+  Reply TakeReply(uint64_t name) {
     Reply reply;
-    auto message = session_->Take(id);
-    EXPECT_TRUE(message.has_value()) << "no answer to request " << id;
+    auto message = session_->Take(IdOf(name));
+    EXPECT_TRUE(message.has_value()) << "no answer to request " << name;
     if (!message) return reply;
     EXPECT_EQ(message->type, MessageType::kReply);
     reply.body = std::move(message->body);
@@ -109,8 +127,8 @@ class ServingTest : public testing::Test {
     const auto statuses = ItemStatuses::Decode(reply.rest);
     return statuses.ok() ? statuses->statuses : std::vector<Code>{};
   }
-  std::vector<Code> TakeGrant(uint64_t id) {
-    const auto message = session_->Take(id);
+  std::vector<Code> TakeGrant(uint64_t name) {
+    const auto message = session_->Take(IdOf(name));
     EXPECT_TRUE(message.has_value() && message->type == MessageType::kGrant);
     if (!message) return {};
     const auto statuses = ItemStatuses::Decode(message->body);
@@ -144,7 +162,12 @@ class ServingTest : public testing::Test {
 
   // Offers one DATA frame; on acceptance writes its bytes and, if `land`, reports them landed.
   // False when it is refused.
-  bool Data(uint64_t id, uint32_t item, uint64_t offset, std::string_view bytes, bool land = true) {
+  bool Data(uint64_t name, uint32_t item, uint64_t offset, std::string_view bytes,
+            bool land = true) {
+    return DataWithId(IdOf(name), item, offset, bytes, land);
+  }
+  bool DataWithId(uint64_t id, uint32_t item, uint64_t offset, std::string_view bytes,
+                  bool land = true) {
     bool accepted = false;
     On([&] {
       const DataHeader header{.item = item, .offset = offset, .length = bytes.size()};
@@ -161,20 +184,25 @@ class ServingTest : public testing::Test {
     });
     return accepted;
   }
-  void Land(uint64_t id, uint32_t item, uint64_t offset, uint64_t length,
+  void Land(uint64_t name, uint32_t item, uint64_t offset, uint64_t length,
             const Status& status = Status::Ok()) {
-    On([&] { served_->OnData(id, {.item = item, .offset = offset, .length = length}, status); });
+    On([&, id = IdOf(name)] {
+      served_->OnData(id, {.item = item, .offset = offset, .length = length}, status);
+    });
   }
 
-  // Stores `bytes` under `key` the short way.
+  // Stores `bytes` under `key`, past the session.
   void Put(const ChunkKey& key, std::string_view bytes) {
-    const uint64_t id = next_id_++;
-    Send(MessageType::kStore, id, Storing(ns()).Add(key, bytes).Encode());
-    ASSERT_THAT(TakeGrant(id), testing::ElementsAre(Code::kOk));
-    if (!bytes.empty()) {
-      ASSERT_TRUE(Data(id, 0, 0, bytes));
+    auto pending = store_->Begin(
+        {.key = key,
+         .ns = store_->FindNamespace(ns()),
+         .manifest = Manifest::Plain(bytes.size(), ChunkChecksum(key, AsBytes(bytes)))});
+    ASSERT_TRUE(pending.ok()) << pending.status().ToString();
+    for (const iovec& piece : pending->pieces()) {
+      std::memcpy(piece.iov_base, bytes.data(), piece.iov_len);
+      bytes.remove_prefix(piece.iov_len);
     }
-    ASSERT_THAT(TakeStatuses(id), testing::ElementsAre(Code::kOk));
+    ASSERT_TRUE(store_->Commit(std::move(*pending)).ok());
   }
 
   FetchRequest Fetching(const std::vector<ChunkKey>& keys, uint64_t capacity = 1u << 30) const {
@@ -207,7 +235,15 @@ class ServingTest : public testing::Test {
   std::unique_ptr<Serving> serving_;
   std::unique_ptr<ScriptedSession> session_;
   std::unique_ptr<ServedSession> served_;
-  uint64_t next_id_ = 1000;
+  uint64_t next_name_ = 1000;
+
+ private:
+  struct Id {
+    uint64_t id = 0;
+    bool sent = false;
+  };
+  std::map<uint64_t, Id> ids_;
+  uint64_t latest_id_ = 0;
 };
 
 }  // namespace penstock

@@ -81,7 +81,7 @@ TEST_F(ServingStoreTest, BytesThatComeTwiceFailTheirItemAndNoOther) {
 TEST_F(ServingStoreTest, BytesBeyondTheEndFailTheirItem) {
   for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, std::string>>{
            {8, "890"}, {10, "x"}, {UINT64_MAX, "x"}, {UINT64_MAX - 1, "xyz"}}) {
-    const uint64_t id = next_id_++;
+    const uint64_t id = next_name_++;
     Send(MessageType::kStore, id, Storing(ns()).Add(Key("a"), "0123456789").Encode());
     EXPECT_THAT(TakeGrant(id), ElementsAre(Code::kOk));
     EXPECT_FALSE(Data(id, 0, offset, bytes));
@@ -94,7 +94,7 @@ TEST_F(ServingStoreTest, BytesBeyondTheEndFailTheirItem) {
 TEST_F(ServingStoreTest, DataForUnknownRequestsAndItemsIsDiscardedAndCounted) {
   Send(MessageType::kStore, 7, Storing(ns()).Add(Key("a"), "abc").Encode());
   EXPECT_THAT(TakeGrant(7), ElementsAre(Code::kOk));
-  EXPECT_FALSE(Data(6, 0, 0, "abc"));
+  EXPECT_FALSE(DataWithId(IdOf(7) - 1, 0, 0, "abc"));
   EXPECT_FALSE(Data(7, 1, 0, "abc"));
   EXPECT_TRUE(Data(7, 0, 0, "abc"));
   EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kOk));
@@ -128,9 +128,9 @@ TEST_F(ServingStoreTest, AnItemThatTheClientCannotDeliverFailsWithItsReason) {
   Send(MessageType::kStore, 7,
        Storing(ns()).Add(Key("a"), "0123456789").Add(Key("b"), "x").Encode());
   EXPECT_THAT(TakeGrant(7), ElementsAre(Code::kOk, Code::kOk));
-  On([&] {
-    served_->OnDataFailed(7, {.item = 0, .status = static_cast<uint16_t>(Code::kBadBuffer)});
-    served_->OnDataFailed(7, {.item = 17, .status = static_cast<uint16_t>(Code::kBadBuffer)});
+  On([&, id = IdOf(7)] {
+    served_->OnDataFailed(id, {.item = 0, .status = static_cast<uint16_t>(Code::kBadBuffer)});
+    served_->OnDataFailed(id, {.item = 17, .status = static_cast<uint16_t>(Code::kBadBuffer)});
   });
   EXPECT_TRUE(Data(7, 1, 0, "x"));
   EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kBadBuffer, Code::kOk));
@@ -162,16 +162,16 @@ TEST_F(ServingStoreTest, ACommitUnderWayOutlivesItsSessionAndIsCounted) {
   const std::string bytes = Pattern(8u << 20, 6);
   Send(MessageType::kStore, 7, Storing(ns()).Add(Key("a"), bytes).Encode());
   EXPECT_THAT(TakeGrant(7), ElementsAre(Code::kOk));
-  On([&] {  // The last frame and the end of the session in one go.
+  On([&, id = IdOf(7)] {  // The last frame and the end of the session in one go.
     const DataHeader header{.item = 0, .offset = 0, .length = bytes.size()};
     Pieces pieces;
-    ASSERT_TRUE(served_->Locate(7, header, pieces));
+    ASSERT_TRUE(served_->Locate(id, header, pieces));
     size_t copied = 0;
     for (const iovec& piece : pieces) {
       bytes.copy(static_cast<char*>(piece.iov_base), piece.iov_len, copied);
       copied += piece.iov_len;
     }
-    served_->OnData(7, header, Status::Ok());
+    served_->OnData(id, header, Status::Ok());
     served_->OnClosed(Status(Code::kDisconnected));
     served_.reset();
   });
@@ -301,17 +301,22 @@ TEST_F(ServingStoreTest, TheDaemonsOwnLimitCountsAllSessions) {
   EXPECT_EQ(TakeReply(8).head.status, Code::kBusy);
 }
 
-TEST_F(ServingStoreTest, ARequestIdThatIsInUseEndsTheSession) {
-  Send(MessageType::kStore, 7, Storing(ns()).Add(Key("a"), "abc").Encode());
-  Send(MessageType::kStore, 7, Storing(ns()).Add(Key("b"), "abc").Encode());
-  ASSERT_TRUE(session_->closed_with.has_value());
-  EXPECT_EQ(session_->closed_with->code(), Code::kInvalidArgument);
+TEST_F(ServingStoreTest, ARequestIdThatIsNotAboveThoseBeforeEndsTheSession) {
+  for (const uint64_t id : {70, 69}) {
+    Start({});
+    SendWithId(MessageType::kStore, 70, Storing(ns()).Add(Key("a"), "abc").Encode());
+    SendWithId(MessageType::kCancel, 69, {});  // No request.
+    EXPECT_FALSE(session_->closed_with.has_value());
+    SendWithId(MessageType::kStore, id, Storing(ns()).Add(Key("b"), "abc").Encode());
+    ASSERT_TRUE(session_->closed_with.has_value()) << id;
+    EXPECT_EQ(session_->closed_with->code(), Code::kInvalidArgument);
+  }
 }
 
 TEST_F(ServingStoreTest, TruncatedRequestsAreAnsweredAndHarmless) {
   const std::vector<std::byte> whole = Storing(ns()).Add(Key("a"), "abc").Encode();
   for (size_t size = 0; size < whole.size(); ++size) {
-    const uint64_t id = next_id_++;
+    const uint64_t id = next_name_++;
     Send(MessageType::kStore, id, {whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size)});
     EXPECT_EQ(TakeReply(id).head.status, Code::kCorruptMessage) << size;
   }
