@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <memory>
 #include <sstream>
-#include <string_view>
 
 #include "common/base/mutex.h"
 #include "common/transport/memory_registration.h"
@@ -50,8 +49,6 @@ struct Settings {
 // and one that freezes in the middle and wakes up later would write into memory that has long got
 // another use.
 constexpr Settings kForced[] = {{"RNDV_SCHEME", "get_zcopy"}};
-// UCX 1.13 leaves shared memory out wherever errors are to be handled, unless told otherwise.
-constexpr Settings kDefaults[] = {{"MM_ERROR_HANDLING", "y"}};
 
 Status Modify(const UcxLibrary& ucx, ucp_config_t* config, const char* name, const char* value) {
   const ucs_status_t status = ucx.ucp_config_modify(config, name, value);
@@ -61,11 +58,6 @@ Status Modify(const UcxLibrary& ucx, ucp_config_t* config, const char* name, con
 }
 
 Status Configure(const UcxLibrary& ucx, ucp_config_t* config, const UcxConfig& wanted) {
-  const std::string_view version = ucx.ucp_get_version_string();
-  for (const Settings& setting : kDefaults) {
-    if (!version.starts_with("1.13.") || wanted.contains(setting.name)) continue;
-    PENSTOCK_RETURN_IF_ERROR(Modify(ucx, config, setting.name, setting.value));
-  }
   for (const auto& [name, value] : wanted) {
     PENSTOCK_RETURN_IF_ERROR(Modify(ucx, config, name.c_str(), value.c_str()));
   }

@@ -14,6 +14,8 @@ constexpr int kProgressPerTurn = 64;
 // Endpoints that have not said whose they are, and how long they have for it.
 constexpr size_t kMaxUnattached = 256;
 constexpr std::chrono::seconds kAttachTimeout{5};
+// How long the end of a worker waits for its endpoints to close.
+constexpr std::chrono::seconds kEndPatience{1};
 
 // Lives in poller's closure: as long as the loop.
 thread_local UcxWorker* this_loops_worker = nullptr;
@@ -67,8 +69,13 @@ UcxWorker::~UcxWorker() {
   this_loops_worker = nullptr;
   if (event_fd_ >= 0) loop_.Unwatch(event_fd_);
   if (listener_ != nullptr) ucx_.ucp_listener_destroy(listener_);
-  // Sessions have closed theirs. What is left never attached; UCX closes it with the worker.
-  ucx_.ucp_worker_destroy(worker_);
+  // Sessions have closed theirs. What is left never attached, or is still connecting: UCX 1.13 ends
+  // the process if its worker goes while such an endpoint has something to send.
+  while (!endpoints_.empty()) Close(endpoints_.begin()->second.get(), nullptr);
+  const Deadline patience = Deadline::After(kEndPatience);
+  while (closing_ > 0 && !patience.Expired()) ucx_.ucp_worker_progress(worker_);
+  // Better a worker that nobody drives any more than none and the end of the process.
+  if (closing_ == 0) ucx_.ucp_worker_destroy(worker_);
 }
 
 bool UcxWorker::Poll() {
@@ -128,6 +135,7 @@ void UcxWorker::Close(UcxEndpoint* endpoint, std::function<void()> closed) {
     std::function<void()> closed;
 
     void Finish() {
+      --worker->closing_;
       // Not from inside UCX, and not before what else it has to call back.
       worker->loop_.Post([endpoint = std::move(endpoint), closed = std::move(closed)] {
         if (closed) closed();
@@ -137,6 +145,7 @@ void UcxWorker::Close(UcxEndpoint* endpoint, std::function<void()> closed) {
   };
   // Out of the table at once: UCX may give its handle to the next connection before it calls back.
   auto node = endpoints_.extract(endpoint->handle);
+  ++closing_;
   auto* const closing = new Closing{this, std::move(node.mapped()), std::move(closed)};
   ucp_request_param_t param{};
   param.op_attr_mask =

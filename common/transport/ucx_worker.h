@@ -89,6 +89,7 @@ class UcxWorker {
   uint16_t port_ = 0;
   absl::flat_hash_map<ucp_ep_h, std::unique_ptr<UcxEndpoint>> endpoints_;
   size_t unattached_ = 0;
+  size_t closing_ = 0;  // Endpoints out of the table whose close has not called back.
   absl::flat_hash_map<SessionToken, Attached> expected_;
 };
 

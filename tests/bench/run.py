@@ -258,12 +258,12 @@ def ratios(experiment: str, medians: dict[str, float]) -> dict[str, float]:
     """What section "numbers to reach" of the design asks for."""
     found: dict[str, float] = {}
     sockets = [v for k, v in medians.items() if k in ("bare socket", "iperf3", "ucx_perftest tcp")]
-    shm = medians.get("ucx_perftest shm")
+    ucx = medians.get("ucx_perftest tcp")  # What UCX takes where the death of a peer is noticed.
     for name, value in medians.items():
         if name in ("fetch tcp", "store tcp") and sockets:
             found[f"{name} / best of sockets"] = value / max(sockets)
-        if name in ("fetch ucx", "store ucx") and shm:
-            found[f"{name} / ucx_perftest shm"] = value / shm
+        if name in ("fetch ucx", "store ucx") and ucx:
+            found[f"{name} / ucx_perftest tcp"] = value / ucx
     if medians.get("fetch tcp, no checksum"):
         found["checksum on / off"] = medians["fetch tcp"] / medians["fetch tcp, no checksum"]
     for ours, theirs in (("fetch tcp", "redis get"), ("store tcp", "redis set")):

@@ -2,7 +2,7 @@
 // it is continued. Exits with the number of the status that the item got, or 100 when it could not
 // begin.
 //
-//   daemon_writer ADDRESS NAME BYTES VERSION DEADLINE_MS
+//   daemon_writer ADDRESS WIRE NAME BYTES VERSION DEADLINE_MS
 
 #include <csignal>
 #include <string>
@@ -15,14 +15,14 @@ namespace {
 int Main(char** argv) {
   const auto address = Address::Parse(argv[1]);
   if (!address.ok()) return 100;
-  auto client = RawClient::Connect(*address);
+  auto client = RawClient::Connect({.address = *address, .wire = argv[2]});
   if (!client.ok()) return 100;
-  const ChunkKey key = (*client)->Key(argv[2]);
+  const ChunkKey key = (*client)->Key(argv[3]);
   const std::string bytes =
-      TellingBytes(key, static_cast<uint32_t>(std::stoul(argv[4])), std::stoull(argv[3]));
+      TellingBytes(key, static_cast<uint32_t>(std::stoul(argv[5])), std::stoull(argv[4]));
   StoreBuilder store((*client)->fingerprint());
   store.Add(key, bytes);
-  store.request.deadline_ms = static_cast<uint32_t>(std::stoul(argv[5]));
+  store.request.deadline_ms = static_cast<uint32_t>(std::stoul(argv[6]));
   const uint64_t id = (*client)->Send(MessageType::kStore, store.Encode());
   const auto grant = (*client)->TakeGrant(id);
   if (!grant.ok() || grant->at(0) != Code::kOk) return 100;
@@ -39,4 +39,4 @@ int Main(char** argv) {
 }  // namespace
 }  // namespace penstock
 
-int main(int argc, char** argv) { return argc == 6 ? penstock::Main(argv) : 100; }
+int main(int argc, char** argv) { return argc == 7 ? penstock::Main(argv) : 100; }

@@ -14,11 +14,12 @@ namespace {
 
 constexpr size_t kBytes = 4u << 20;
 
-class DaemonWritersTest : public testing::Test {
+class DaemonWritersTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    auto daemon = DaemonProcess::Start({.args = {"--arena.size=128MiB", "--session.heartbeat=200ms",
-                                                 "--session.peer_timeout=1500ms"}});
+    auto daemon = DaemonProcess::Start(
+        {.args = {"--wires=ucx,tcp", "--arena.size=128MiB", "--session.heartbeat=200ms",
+                  "--session.peer_timeout=1500ms"}});
     ASSERT_TRUE(daemon.ok()) << daemon.status().ToString();
     daemon_ = std::move(*daemon);
     auto client = RawClient::Connect(daemon_->address());
@@ -29,8 +30,8 @@ class DaemonWritersTest : public testing::Test {
   // A writer that has stored half of version 1 of `name` and stopped.
   std::unique_ptr<Process> StoppedWriter(const std::string& name, int deadline_ms) {
     auto writer =
-        Process::Start({.command = {DAEMON_WRITER_PATH, daemon_->address().ToString(), name,
-                                    std::to_string(kBytes), "1", std::to_string(deadline_ms)},
+        Process::Start({.command = {DAEMON_WRITER_PATH, daemon_->address().ToString(), GetParam(),
+                                    name, std::to_string(kBytes), "1", std::to_string(deadline_ms)},
                         .log_path = directory_.path() + "/writers"});
     EXPECT_TRUE(writer.ok());
     EXPECT_TRUE((*writer)->WaitStopped());
@@ -52,7 +53,10 @@ class DaemonWritersTest : public testing::Test {
   std::unique_ptr<RawClient> client_;
 };
 
-TEST_F(DaemonWritersTest, AKilledWritersKeyIsFreeAgainAndNothingGrows) {
+INSTANTIATE_TEST_SUITE_P(Wires, DaemonWritersTest, testing::Values("tcp", "ucx"),
+                         [](const auto& wire) { return std::string(wire.param); });
+
+TEST_P(DaemonWritersTest, AKilledWritersKeyIsFreeAgainAndNothingGrows) {
   const double used = Metric("penstock_arena_used_bytes");
   size_t descriptors = 0;
   uint64_t resident = 0;
@@ -80,7 +84,7 @@ TEST_F(DaemonWritersTest, AKilledWritersKeyIsFreeAgainAndNothingGrows) {
   EXPECT_LE(ResidentBytes(daemon_->pid()), resident + (24u << 20));
 }
 
-TEST_F(DaemonWritersTest, AFrozenWritersLateBytesLandNowhere) {
+TEST_P(DaemonWritersTest, AFrozenWritersLateBytesLandNowhere) {
   // Neighbours on both sides of whatever space the frozen writer had.
   std::vector<ChunkKey> neighbours;
   for (int i = 0; i < 4; ++i) {
@@ -112,7 +116,7 @@ TEST_F(DaemonWritersTest, AFrozenWritersLateBytesLandNowhere) {
   }
 }
 
-TEST_F(DaemonWritersTest, AFrozenClientIsGivenUpAfterItsSilence) {
+TEST_P(DaemonWritersTest, AFrozenClientIsGivenUpAfterItsSilence) {
   const auto writer = StoppedWriter("silent", 60000);
   EXPECT_EQ(Metric("penstock_sessions"), 2);
   EXPECT_TRUE(Eventually([&] { return Metric("penstock_sessions") == 1; }));

@@ -60,7 +60,7 @@ class DeadPeers : public testing::TestWithParam<const char*> {
  protected:
   void StartDaemon(const std::string& listen = "tcp://127.0.0.1:0",
                    std::vector<std::string> more = {}) {
-    more.insert(more.end(), {"--arena.size=256MiB", "--arena.prefault=true"});
+    more.insert(more.end(), {"--wires=ucx,tcp", "--arena.size=256MiB", "--arena.prefault=true"});
     auto daemon = DaemonProcess::Start({.args = std::move(more), .listen = listen});
     ASSERT_TRUE(daemon.ok()) << daemon.status().ToString();
     daemon_ = std::move(*daemon);
@@ -110,7 +110,7 @@ class DeadPeers : public testing::TestWithParam<const char*> {
   TempDir directory_;
   std::unique_ptr<DaemonProcess> daemon_;
 };
-INSTANTIATE_TEST_SUITE_P(Wires, DeadPeers, testing::Values("tcp"),
+INSTANTIATE_TEST_SUITE_P(Wires, DeadPeers, testing::Values("tcp", "ucx"),
                          [](const auto& wire) { return std::string(wire.param); });
 
 TEST_P(DeadPeers, TwentyKilledClientsLeaveNothingInTheDaemon) {

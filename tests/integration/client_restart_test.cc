@@ -184,10 +184,7 @@ TEST_P(ClientRestart, OneSessionServesEverythingWhateverHappens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tcp, ClientRestart, testing::Values("tcp"));
-// Off, since it fails now and then: after a daemon was killed, a client on ucx may not come back
-// for 30 s and more. The daemon then has seen no session at all. Run it with
-// --gtest_also_run_disabled_tests to hunt that down.
-INSTANTIATE_TEST_SUITE_P(DISABLED_Ucx, ClientRestart, testing::Values("ucx"));
+INSTANTIATE_TEST_SUITE_P(Ucx, ClientRestart, testing::Values("ucx"));
 
 }  // namespace
 }  // namespace penstock
