@@ -421,7 +421,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         digest = None
         if adapter is not None:
             try:
-                digest = self._digests.get(adapter[1])
+                digest = self._digests.adapter(adapter[1])
             except IdentityError:
                 return None
             if digest is None:

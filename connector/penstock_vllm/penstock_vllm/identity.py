@@ -14,13 +14,15 @@ import math
 import os
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .messages import Shape, WorkerFacts
 
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+# How an adapter's weights are applied: scaling, rank-stabilised or not, target modules.
+_ADAPTER_CONFIG = "adapter_config.json"
 _READ_BYTES = 1 << 22
 # Of a model's configuration: what says nothing about the bytes.
 _CONFIG_NOISE = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
@@ -63,11 +65,42 @@ def digest_weights(path: Path, cache: Path | None) -> str:
     Contents are read once: what they came to is kept in `cache`, by file identity and time of
     change. Files of the Hugging Face cache carry the SHA-256 of their contents in their name.
     """
-    total = hashlib.sha256(b"penstock.weights.v1")
-    for file in weight_files(path):
+    return _digest_files(b"penstock.weights.v1", weight_files(path), cache)
+
+
+def adapter_files(path: Path) -> list[Path]:
+    """The files that make up the adapter in the directory `path`, in a fixed order.
+
+    Raises IdentityError when some are missing.
+    """
+    config = path / _ADAPTER_CONFIG
+    if not config.is_file():
+        raise IdentityError(
+            f'no {_ADAPTER_CONFIG} in "{path}": chunks of its requests have no name'
+        )
+    return [config, *weight_files(path)]
+
+
+def digest_adapter(path: Path, cache: Path | None) -> str:
+    """As digest_weights(), of the configuration too: it says how the weights are applied."""
+    return _digest_files(b"penstock.adapter.v1", adapter_files(path), cache)
+
+
+def _digest_files(kind: bytes, files: list[Path], cache: Path | None) -> str:
+    total = hashlib.sha256(kind)
+    for file in files:
         content = _digest_file(file, cache)
         total.update(f"|{file.name}|{file.stat().st_size}|{content}".encode())
     return total.hexdigest()
+
+
+def _state_of(files: list[Path]) -> tuple[tuple[str | int, ...], ...]:
+    """What can be seen of files without reading them: changes when one is replaced or rewritten."""
+    state: list[tuple[str | int, ...]] = []
+    for file in files:
+        status = file.stat()
+        state.append((file.name, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(state)
 
 
 def _digest_file(file: Path, cache: Path | None) -> str:
@@ -110,44 +143,81 @@ def _keep(entry: Path, text: str) -> None:
         pass
 
 
+@dataclasses.dataclass
+class _Digest:
+    """Of the files at a path, as they were when `state` was looked at."""
+
+    state: tuple[Any, ...]
+    result: str | Exception | None = None  # None while it is being computed.
+
+
 class Background:
     """Computes digests of files on a thread of its own; the scheduler asks without waiting."""
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
         self._lock = threading.Condition()
-        self._results: dict[str, str | Exception | None] = {}
+        self._weights: dict[str, _Digest] = {}
+        self._adapters: dict[str, _Digest] = {}
 
     def start(self, path: str) -> None:
-        with self._lock:
-            if path in self._results:
-                return
-            self._results[path] = None
-        threading.Thread(
-            target=self._work, args=(path,), name="penstock-digest", daemon=True
-        ).start()
+        self._find(self._weights, path, (), digest_weights)
 
     def get(self, path: str) -> str | None:
-        """The digest; None while it is being computed. Raises IdentityError."""
-        self.start(path)
-        with self._lock:
-            result = self._results[path]
-        if isinstance(result, Exception):
-            raise IdentityError(str(result)) from result
-        return result
+        """The digest of weights, which are read once: those that the engine started with.
+
+        None while it is being computed. Raises IdentityError.
+        """
+        return self._find(self._weights, path, (), digest_weights)
+
+    def adapter(self, path: str) -> str | None:
+        """The digest of an adapter as its files are now: engines load adapters at any time.
+
+        Looks at the files, and reads them again when they changed. None while that goes on.
+        Raises IdentityError.
+        """
+        try:
+            state = _state_of(adapter_files(Path(path)))
+        except OSError as error:
+            raise IdentityError(str(error)) from error
+        return self._find(self._adapters, path, state, digest_adapter)
 
     def wait(self, seconds: float) -> None:
         """Until some digest is done, or for `seconds`."""
         with self._lock:
             self._lock.wait(seconds)
 
-    def _work(self, path: str) -> None:
+    def _find(
+        self,
+        known: dict[str, _Digest],
+        path: str,
+        state: tuple[Any, ...],
+        compute: Callable[[Path, Path | None], str],
+    ) -> str | None:
+        with self._lock:
+            digest = known.get(path)
+            if digest is None or digest.state != state:
+                digest = known[path] = _Digest(state)
+                threading.Thread(
+                    target=self._work,
+                    args=(digest, path, compute),
+                    name="penstock-digest",
+                    daemon=True,
+                ).start()
+            result = digest.result
+        if isinstance(result, Exception):
+            raise IdentityError(str(result)) from result
+        return result
+
+    def _work(
+        self, digest: _Digest, path: str, compute: Callable[[Path, Path | None], str]
+    ) -> None:
         try:
-            result: str | Exception = digest_weights(Path(path), self._cache)
+            result: str | Exception = compute(Path(path), self._cache)
         except (OSError, IdentityError) as error:
             result = error
         with self._lock:
-            self._results[path] = result
+            digest.result = result
             self._lock.notify_all()
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import os
 import time
 
@@ -8,6 +9,7 @@ from penstock_vllm.identity import (
     EngineFacts,
     IdentityError,
     choose_chunk_tokens,
+    digest_adapter,
     digest_config,
     digest_weights,
     namespace_fields,
@@ -125,6 +127,75 @@ def test_background_digest_arrives_and_errors_too(tmp_path):
         while time.monotonic() < deadline:
             background.get(str(tmp_path / "nothing"))
             background.wait(0.05)
+
+
+def make_adapter(path, weights=b"1" * 100, **config):
+    path.mkdir(exist_ok=True)
+    (path / "adapter_model.safetensors").write_bytes(weights)
+    (path / "adapter_config.json").write_text(json.dumps({"r": 8, "lora_alpha": 16, **config}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "changed", [{"lora_alpha": 32}, {"use_rslora": True}, {"target_modules": ["q_proj"]}]
+)
+def test_how_an_adapters_weights_are_applied_is_part_of_its_digest(tmp_path, changed):
+    one = digest_adapter(make_adapter(tmp_path / "one"), None)
+    same = digest_adapter(make_adapter(tmp_path / "same"), None)
+    other = digest_adapter(make_adapter(tmp_path / "other", **changed), None)
+    retrained = digest_adapter(make_adapter(tmp_path / "retrained", b"2" * 100), None)
+    assert one == same and len({one, other, retrained}) == 3
+    background = Background(None)
+    assert wait_for_adapter(background, tmp_path / "one") == one
+    assert wait_for_adapter(background, tmp_path / "other") == other
+
+
+def test_adapter_without_its_configuration_has_no_digest(tmp_path):
+    (make_adapter(tmp_path / "a") / "adapter_config.json").unlink()
+    with pytest.raises(IdentityError, match=r"adapter_config\.json"):
+        Background(None).adapter(str(tmp_path / "a"))
+
+
+def wait_for_adapter(background, path):
+    deadline = time.monotonic() + 10
+    while (digest := background.adapter(str(path))) is None and time.monotonic() < deadline:
+        background.wait(0.05)
+    return digest
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_adapter_whose_files_are_replaced_is_never_named_by_the_old_ones(tmp_path, name):
+    adapter = make_adapter(tmp_path / "a")
+    background = Background(tmp_path / "cache")
+    first = wait_for_adapter(background, adapter)
+    old = adapter / name
+    new = tmp_path / "new"
+    new.write_bytes(old.read_bytes().replace(b"1", b"2"))  # As long as the old one, and as old.
+    os.utime(new, ns=(1, old.stat().st_mtime_ns))
+    os.replace(new, old)
+    assert background.adapter(str(adapter)) != first
+    second = wait_for_adapter(background, adapter)
+    assert second == digest_adapter(adapter, None) != first
+    old.write_bytes(old.read_bytes().replace(b"2", b"3"))  # In place.
+    os.utime(old, ns=(1, time.time_ns() + 10**9))
+    assert background.adapter(str(adapter)) not in (first, second)
+    assert wait_for_adapter(background, adapter) == digest_adapter(adapter, None)
+
+
+def test_adapter_that_did_not_change_is_read_once(tmp_path, monkeypatch):
+    adapter = make_adapter(tmp_path / "a")
+    background = Background(None)
+    first = wait_for_adapter(background, adapter)
+    monkeypatch.setattr("penstock_vllm.identity._digest_file", lambda *_: pytest.fail("read again"))
+    assert [background.adapter(str(adapter)) for _ in range(3)] == [first] * 3
+
+
+def test_adapter_that_appears_later_is_found(tmp_path):
+    background = Background(None)
+    with pytest.raises(IdentityError):
+        background.adapter(str(tmp_path / "a"))
+    make_adapter(tmp_path / "a")
+    assert wait_for_adapter(background, tmp_path / "a") is not None
 
 
 def test_configuration_digest_ignores_where_the_model_lies():
