@@ -37,6 +37,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from . import engine_0_32 as engine
 from .config import ConnectorConfig
 from .identity import Background, IdentityError, namespace_fields, request_suffix
+from .lookup import check_fits
 from .messages import Shape, StepPlan, WorkerFacts, WorkerReport
 from .scheduler import SchedulerSide
 from .stats import Increases, PenstockPromMetrics, PenstockStats
@@ -213,6 +214,11 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
             if facts.refusal:
                 self._refuse(facts.refusal)
                 return
+        try:
+            check_fits(len(self._workers), len(self._shape.groups))
+        except IdentityError as error:
+            self._refuse(str(error))
+            return
         deadline = time.monotonic() + _WAIT_FOR_DIGEST_S
         while self._digest_pending() and time.monotonic() < deadline:
             self._digests.wait(0.1)
@@ -404,7 +410,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         ]
         try:
             self._scheduler.set_namespaces(fields, chunk_bytes)
-        except penstock.PenstockError as error:
+        except (IdentityError, penstock.PenstockError) as error:
             self._refuse(str(error))
             return
         self._ready = True

@@ -11,14 +11,28 @@ import penstock
 
 from .config import ConnectorConfig
 from .estimate import Breaker, Pause
+from .identity import IdentityError
 from .messages import Shape
 
 # While other requests are running, a lookup that is not back yet may cost them no more than this.
 _BUSY_WAIT_S = 0.000_25
 # An answer is used while its reservation lasts, less this part as a margin for the load.
 _RESERVATION_MARGIN = 0.5
+# What one MATCH may hold (common/protocol/messages.h): the daemon answers more with TOO_LARGE.
+MAX_GROUPS = 64
+MAX_KEYS = 16384
 # How old the knowledge may be whether there is a connection: asking the client takes microseconds.
 _CONNECTION_AGE_S = 0.001
+
+
+def check_fits(ranks: int, groups: int) -> None:
+    """Whether one lookup can ask about every group of every rank. Raises IdentityError."""
+    if ranks * groups > MAX_GROUPS:
+        raise IdentityError(
+            f"{ranks} ranks with {groups} KV groups each are {ranks * groups} groups a lookup, of "
+            f"which a daemon takes {MAX_GROUPS}: give the engine at most {MAX_GROUPS // groups} "
+            "ranks (tensor_parallel_size times pipeline_parallel_size), and run more engines"
+        )
 
 
 @dataclasses.dataclass
@@ -69,7 +83,10 @@ class LookupService:
         self.new_step(busy=False)
 
     def set_namespaces(self, namespaces: list[list[Any]]) -> None:
-        """For each rank, for each group, a penstock.Namespace. Until then nothing is asked."""
+        """For each rank, for each group, a penstock.Namespace. Until then nothing is asked.
+
+        REQUIRES: check_fits() of them.
+        """
         self._namespaces = namespaces
 
     @property
@@ -106,13 +123,20 @@ class LookupService:
                 self.breaker.failure(self._clock())
 
     def start(self, identities: Sequence[bytes]) -> Lookup | None:
-        """Asks; None when it is not worth asking (nothing to ask, daemon away, breaker open)."""
+        """Asks; None when it is not worth asking (nothing to ask, daemon away, breaker open).
+
+        Of a prompt with more chunks than a lookup holds, the beginning is asked about.
+        """
         if not identities:
             return None
         self.mend(self._wait_left)
         if not self.usable:
             self._counters["lookups_skipped"] += 1
             return None
+        most = MAX_KEYS // sum(len(namespaces) for namespaces in self._namespaces)
+        if len(identities) > most:
+            identities = identities[:most]
+            self._counters["lookups_cut"] += 1
         groups = [
             penstock.MatchGroup(
                 namespaces[group.index],

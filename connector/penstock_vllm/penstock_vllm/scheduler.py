@@ -17,7 +17,7 @@ import penstock
 
 from .config import ConnectorConfig
 from .estimate import LoadPlanner
-from .lookup import Lookup, LookupService
+from .lookup import Lookup, LookupService, check_fits
 from .messages import SKIPPED, LoadItem, LoadJob, Shape, StepPlan, StoreItem, StoreJob, WorkerReport
 from .pins import BlockPins
 
@@ -86,7 +86,9 @@ class SchedulerSide:
         chunk_bytes: list[int],
     ) -> None:
         """From now on chunks can be named. `fields`: (pp_rank, tp_rank) -> for each group those of
-        its NamespaceDescriptor. `chunk_bytes`: for each group, of one rank."""
+        its NamespaceDescriptor. `chunk_bytes`: for each group, of one rank. Raises IdentityError
+        when they are more than a lookup holds."""
+        check_fits(len(fields), len(self._shape.groups))
         self._chunk_bytes = chunk_bytes
         self.lookups.set_namespaces(
             [

@@ -19,6 +19,10 @@ METRICS: dict[str, tuple[str, str]] = {
         "vllm:penstock_lookups_skipped",
         "Prompts not asked about because the daemon was away.",
     ),
+    "lookups_cut": (
+        "vllm:penstock_lookups_cut",
+        "Prompts of which the daemon was asked about the beginning only: they are too long.",
+    ),
     "loads_declined": (
         "vllm:penstock_loads_declined",
         "Hits recomputed because loading was predicted to take longer.",

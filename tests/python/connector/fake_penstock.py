@@ -132,8 +132,11 @@ class Client:
 
     def match(self, groups: Any, reserve_ttl: float | None = None, timeout: float = 1.0) -> Op:
         wanted = list(groups)
+        large = len(wanted) > 64 or sum(len(group.keys) for group in wanted) > 16384
 
         def run() -> MatchResult:
+            if large:
+                return MatchResult(0, 0, 0, Code.TOO_LARGE, "", [])
             length = _match(wanted)
             reservation = 0
             if length and reserve_ttl:

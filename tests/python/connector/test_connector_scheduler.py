@@ -2,117 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import types
+from pathlib import Path
 
 import pytest
 from fake_penstock import Client
-from penstock import Code, prefix_key
+from penstock import Code
 from penstock_vllm.config import ConnectorConfig
-from penstock_vllm.messages import SKIPPED, Group, Shape, StoreOutcome, WorkerReport
+from penstock_vllm.identity import IdentityError
+from penstock_vllm.lookup import MAX_GROUPS, MAX_KEYS
+from penstock_vllm.messages import SKIPPED, WorkerReport
 from penstock_vllm.scheduler import SchedulerSide
-
-FULL = Shape(256, 128, (Group(0, 0, 128, ("a",), "full"),))
-HYBRID = Shape(
-    256, 128, (Group(0, 512, 128, ("a",), "sliding:512"), Group(1, 0, 128, ("b",), "full"))
-)
-
-
-class Request:
-    def __init__(self, name, tokens, prompt=None, salt=""):
-        self.request_id = name
-        self.num_tokens = tokens
-        self.num_prompt_tokens = prompt if prompt is not None else tokens
-        self.num_computed_tokens = 0
-        self.num_preemptions = 0
-        self.skip_reading_prefix_cache = False
-        self.salt = salt
-
-    @property
-    def block_hashes(self):
-        return [f"{self.salt}{i}".encode() for i in range(self.num_tokens // 128)]
-
-
-class Block:
-    def __init__(self, number):
-        self.block_id = number
-        self.ref_cnt = 0
-
-
-class Pool:
-    def __init__(self, blocks=1000):
-        self.num_gpu_blocks = blocks
-        self.blocks = [Block(i) for i in range(blocks)]
-        self.freed = []
-
-    def touch(self, blocks):
-        for block in blocks:
-            block.ref_cnt += 1
-
-    def free_blocks(self, blocks):
-        for block in blocks:
-            block.ref_cnt -= 1
-            assert block.ref_cnt >= 0
-            self.freed.append(block.block_id)
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-class Bench:
-    """A SchedulerSide, and what the engine around it would do."""
-
-    def __init__(self, shape=FULL, **extra):
-        self.clock = Clock()
-        self.pool = Pool()
-        extra.setdefault("decline_slow_loads", False)
-        self.side = SchedulerSide(
-            ConnectorConfig.parse(extra),
-            shape,
-            Client(),
-            suffix_of=lambda request: b"",
-            clock=self.clock,
-        )
-        self.side.pins.bind(self.pool)
-        fields = [{"model": "m", "group": group.index} for group in shape.groups]
-        self.side.set_namespaces({(0, 0): fields}, [1 << 20] * len(shape.groups))
-        self.shape = shape
-        self.blocks = {}
-
-    def give_blocks(self, request, first=1, null=()):
-        count = -(-request.num_tokens // 128)
-        self.blocks[request.request_id] = tuple(
-            [0 if i in null_of else first + g * 100 + i for i in range(count)]
-            for g, null_of in enumerate(null or [()] * len(self.shape.groups))
-        )
-        return self.blocks[request.request_id]
-
-    def step(self, *scheduled):
-        plan = self.side.build_plan(
-            [(request.request_id, tokens) for request, tokens in scheduled], self.blocks.get
-        )
-        for request, tokens in scheduled:
-            request.num_computed_tokens += tokens
-        return plan
-
-    def stored(self, plan, **outcome):
-        outcome = outcome or {"stored": 1}
-        report = WorkerReport(
-            stores={job.job_id: StoreOutcome(ranks=1, **outcome) for job in plan.stores}
-        )
-        self.side.update(report, (), ())
-
-    def keep(self, daemon, request, chunks, groups=None):
-        """Makes the daemon have the first `chunks` chunks of the request, as if stored before."""
-        for namespaces in self.side.lookups._namespaces:
-            for group, ns in enumerate(namespaces):
-                for chunk in chunks if groups is None or group in groups else ():
-                    identity = request.block_hashes[(chunk + 1) * 2 - 1]
-                    daemon.chunks[prefix_key(ns, None, identity)] = []
+from scheduler_bench import FULL, HYBRID, Bench, Clock, Request
 
 
 def test_nothing_stored_is_answered_at_once(daemon):
@@ -130,6 +32,46 @@ def test_stored_prefix_is_offered_in_whole_chunks(daemon):
     assert bench.side.matched_tokens(request, 0) == (512, True)
     assert bench.side.matched_tokens(request, 384) == (128, True)
     assert bench.side.matched_tokens(request, 512) == (0, False)
+
+
+def spread(bench, ranks):
+    """Namespaces of so many ranks."""
+    fields = {
+        (0, rank): [
+            {"model": "m", "group": g.index, "tp_rank": rank, "tp_size": ranks}
+            for g in bench.shape.groups
+        ]
+        for rank in range(ranks)
+    }
+    bench.side.set_namespaces(fields, [1 << 20] * len(bench.shape.groups))
+
+
+@pytest.mark.parametrize("shape,ranks,most", [(FULL, 64, 256), (HYBRID, 3, 2730)])
+def test_of_a_prompt_that_is_too_long_for_a_lookup_the_beginning_is_matched(
+    daemon, shape, ranks, most
+):
+    bench = Bench(shape)
+    spread(bench, ranks)
+    for chunks in (most, most + 1, most + 100):
+        request = Request(f"r{chunks}", chunks * 256 + 1)
+        bench.keep(daemon, request, range(chunks))
+        bench.side.on_new_request(request)
+        assert bench.side.matched_tokens(request, 0) == (most * 256, True)
+    assert bench.side.counters["lookups_cut"] == 2
+    assert bench.side.counters["lookups_failed"] == 0
+
+
+def test_more_groups_than_a_lookup_holds_are_refused_with_what_to_do(daemon):
+    bench = Bench(HYBRID)
+    spread(bench, 32)
+    with pytest.raises(IdentityError, match=r"66 groups .* at most 32 ranks"):
+        spread(bench, 33)
+
+
+def test_limits_of_a_lookup_are_those_of_the_protocol():
+    header = Path(__file__).resolve().parents[3] / "common/protocol/messages.h"
+    limits = dict(re.findall(r"uint32_t (kMax\w+) = (\d+);", header.read_text()))
+    assert (str(MAX_GROUPS), str(MAX_KEYS)) == (limits["kMaxGroups"], limits["kMaxItems"])
 
 
 def test_one_token_is_left_to_compute(daemon):
