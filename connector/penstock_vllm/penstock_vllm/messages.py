@@ -79,6 +79,7 @@ class StepPlan:
     namespaces: dict[tuple[int, int], list[dict[str, Any]]] | None = None
     loads: list[LoadJob] = dataclasses.field(default_factory=list)
     stores: list[StoreJob] = dataclasses.field(default_factory=list)
+    # Of this plan or an earlier one. They are reported as failed, even where all bytes came.
     cancelled_loads: list[str] = dataclasses.field(default_factory=list)
     cancelled_stores: list[int] = dataclasses.field(default_factory=list)
     scheduled_tokens: int = 0

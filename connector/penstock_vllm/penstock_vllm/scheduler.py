@@ -213,15 +213,16 @@ class SchedulerSide:
         if state is None:
             return
         if state.loading:
-            # The engine keeps the blocks until the worker reports that nothing writes to them.
-            self._plan.cancelled_loads.append(request.request_id)
+            self._cancel_load(request.request_id)
             self.counters["loads_aborted"] += 1
         self.lookups.discard(state.lookup)
 
     def forget(self) -> None:
         """What is stored must not be read any more: until new namespaces are set, nothing is."""
         self.lookups.set_namespaces([])
-        for state in self._requests.values():
+        for request_id, state in self._requests.items():
+            if state.loading:  # It fails, and what it would have loaded is computed.
+                self._cancel_load(request_id)
             self.lookups.discard(state.lookup)
             state.lookup = None
             state.suffix = None  # Its blocks may hold some of both.
@@ -345,6 +346,11 @@ class SchedulerSide:
                 if any(block != SKIPPED for block in blocks):
                     items.append(LoadItem(group.index, self._identity(state, chunk), blocks))
         return items
+
+    def _cancel_load(self, request_id: str) -> None:
+        """The engine keeps the blocks until the worker reports that nothing writes to them."""
+        if request_id not in self._plan.cancelled_loads:
+            self._plan.cancelled_loads.append(request_id)
 
     def _give_up_reservation(self, state: _Request) -> None:
         if state.lookup is not None:

@@ -40,6 +40,7 @@ class _Load:
     op: Any
     started: float
     bytes: int
+    cancelled: bool = False
 
 
 @dataclasses.dataclass
@@ -154,9 +155,13 @@ class WorkerSide:
                 self._stores[job_id].op.cancel()
         for request_id in plan.cancelled_loads:
             if request_id in self._loads:
+                self._loads[request_id].cancelled = True
                 self._loads[request_id].op.cancel()
         for load in plan.loads:
-            self._start_load(load)
+            if load.request_id in plan.cancelled_loads:
+                self._end_load(load.request_id, "cancelled")
+            else:
+                self._start_load(load)
         if plan.scheduled_tokens >= _PREFILL_TOKENS:
             self._forward_began = self._clock()
 
@@ -229,6 +234,9 @@ class WorkerSide:
         bad = [code for code in codes if code != penstock.Code.OK]
         if bad:
             self._end_load(request_id, max(bad).name.lower())
+            return
+        if load.cancelled:  # All bytes came before the cancellation, but nobody may use them.
+            self._end_load(request_id, "cancelled")
             return
         self._report.loads.append((load.bytes, self._clock() - load.started))
         self._settled.add(request_id)

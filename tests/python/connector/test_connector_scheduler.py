@@ -489,6 +489,27 @@ def test_forgetting_makes_what_is_stored_unreachable(daemon):
     assert daemon.reservations == set()
 
 
+def test_forgetting_fails_the_loads_that_are_on_their_way(daemon):
+    bench = Bench()
+    request = Request("r", 1000)
+    bench.keep(daemon, request, range(3))
+    bench.side.on_new_request(request)
+    bench.side.matched_tokens(request, 0)
+    bench.side.allocated(request, bench.give_blocks(request), 768)
+    bench.step()
+    namespaces = bench.side.lookups._namespaces
+    bench.side.forget()
+    bench.side.forget()
+    assert not bench.side.idle
+    assert bench.step().cancelled_loads == ["r"]
+    bench.side.update(WorkerReport(failed_loads={"r": "cancelled"}), ["r"], ["r"])
+    bench.side.lookups.set_namespaces(namespaces)
+    assert bench.side.matched_tokens(request, 0) == (0, False)
+    assert bench.side.counters["tokens_pulled"] == 0
+    assert not bench.step((request, 1000)).stores
+    assert bench.side.idle and daemon.reservations == set()
+
+
 def test_finished_requests_leave_nothing_behind(daemon):
     bench = Bench()
     for i in range(50):

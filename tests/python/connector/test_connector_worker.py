@@ -1,0 +1,55 @@
+"""The worker's half against the stand-in page store."""
+
+from __future__ import annotations
+
+import ctypes
+
+import fake_penstock
+import pytest
+from penstock import NamespaceDescriptor, PageView, prefix_key
+from penstock_vllm.messages import LoadItem, LoadJob, StepPlan
+from penstock_vllm.worker import WorkerSide
+from scheduler_bench import FULL
+
+PAGE = 8
+FIELDS = {"model": "m", "group": 0}
+RANKS = {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "dcp_rank": 0, "dcp_size": 1}
+JOB = LoadJob("r", 0, 1.0, [LoadItem(0, b"1", [1, 2])])
+
+
+@pytest.fixture
+def worker(daemon):
+    """With memory for four blocks of one layer; the daemon has the chunk of JOB."""
+    side = WorkerSide(FULL, fake_penstock.Client(), ranks=RANKS, store_timeout=1.0)
+    memory = ctypes.create_string_buffer(4 * PAGE)
+    side._pages = fake_penstock.PageStore(side._client, null_block=0)
+    storage = side._pages.register_storage(ctypes.addressof(memory), len(memory), memory)
+    side._group_views.append([PageView(storage, 0, PAGE, PAGE, 0)])
+    ns = NamespaceDescriptor(**FIELDS).fingerprint_bytes()
+    daemon.chunks[prefix_key(ns, None, b"1")] = [b"a" * PAGE, b"b" * PAGE]
+    side.begin_step(StepPlan(namespaces={(0, 0): [FIELDS]}))
+    side.memory = memory
+    return side
+
+
+def test_load_writes_the_pages_and_is_reported_once(worker):
+    worker.begin_step(StepPlan(loads=[JOB]))
+    assert worker.take_finished() == ({"r"}, set())
+    assert worker.take_finished() == (set(), set())
+    assert worker.memory.raw == bytes(PAGE) + b"a" * PAGE + b"b" * PAGE + bytes(PAGE)
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_cancelled_load_fails_whether_or_not_all_of_it_came(worker, daemon, delay):
+    daemon.delay = lambda name: delay
+    worker.begin_step(StepPlan(loads=[JOB]))
+    assert worker._loads["r"].op.done() == (delay == 0)
+    worker.begin_step(StepPlan(cancelled_loads=["r"]))
+    assert worker.take_finished() == ({"r"}, {"r"})
+    assert worker.take_report().failed_loads == {"r": "cancelled"}
+
+
+def test_load_that_is_cancelled_with_the_plan_that_brings_it_does_not_begin(worker, daemon):
+    worker.begin_step(StepPlan(loads=[JOB], cancelled_loads=["r"]))
+    assert worker.take_finished() == ({"r"}, {"r"})
+    assert "load" not in daemon.log
