@@ -18,7 +18,7 @@ Status StatusOf(const ReplyHead& head) {
 
 void CallTable::Attach(Session& session) {
   session_ = &session;
-  send_queue_.Attach(session);
+  store_queue_.Attach(session);
 }
 
 void CallTable::Add(std::shared_ptr<Call> call) {
@@ -188,7 +188,7 @@ void CallTable::OnDataFailed(uint64_t request_id, const DataHeader& header) {
 
 void CallTable::OnClosed(const Status& why) {
   session_ = nullptr;
-  send_queue_.Detach();
+  store_queue_.Detach();
   unanswered_.clear();
   in_flight_.clear();
   silent_since_.reset();

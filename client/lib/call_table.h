@@ -47,7 +47,7 @@ class CallTable final : public SessionEvents {
   // Ends every call that is not sent yet.
   void FailQueued(const Status& why);
   void AbortAll(const Status& why);
-  SendQueue& send_queue() { return send_queue_; }
+  StoreQueue& store_queue() { return store_queue_; }
   // Sends a message whose answer nobody waits for, and returns its id. REQUIRES: a session.
   uint64_t SendStray(MessageType type, ByteSpan body);
   // For how long the daemon has owed an answer without saying anything at all.
@@ -74,7 +74,7 @@ class CallTable final : public SessionEvents {
 
   const Callbacks callbacks_;
   Session* session_ = nullptr;
-  SendQueue send_queue_;
+  StoreQueue store_queue_;
   // Drawn when a message is sent: the daemon takes data with a lower number than the latest
   // request's for data that nobody wants.
   uint64_t next_id_ = 1;

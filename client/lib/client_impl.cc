@@ -162,7 +162,7 @@ OperationPtr ClientImpl::Refuse(const OperationRef& operation, const Status& why
   for (ItemResult& item : operation->mutable_items()) item.status = why;
   operation->AddStatus(why);
   ++counters_.failed;
-  --in_flight_;
+  LeaveFlight();
   operation->Complete();
   return std::make_shared<OperationHandle>(operation);
 }
@@ -232,12 +232,17 @@ void ClientImpl::CallDone(const OperationRef& operation) {
   operation->calls.clear();
   if (book_->AnyRefused()) ExplainRefusals(*operation);
   Count(*operation);
-  {
-    // Before the operation is seen to be done: who waited for it may start another one at once.
-    MutexLock lock(mu_);
-    if (--in_flight_ == 0) changed_.SignalAll();
-  }
+  LeaveFlight();
   operation->Complete();
+}
+
+// Before the operation is seen to be done: who waited for it may start another one at once. Under
+// the lock, or a destructor that has just looked would never be woken.
+void ClientImpl::LeaveFlight() {
+  if (getpid() != pid_)
+    return;  // A forked child: nobody waits, and the lock may be taken for ever.
+  MutexLock lock(mu_);
+  if (--in_flight_ == 0) changed_.SignalAll();
 }
 
 // To a daemon that refused a namespace it is one that it does not know: nothing is found, and

@@ -90,6 +90,7 @@ class ClientImpl final : public Client, private OperationOwner {
   void Abort(const OperationRef& operation, const Status& why) override;
   void OnDeadline(const OperationRef& operation);
   void AddOnLoop(const OperationRef& operation, std::shared_ptr<Call> call);
+  void LeaveFlight() ABSL_LOCKS_EXCLUDED(mu_);
   void CallDone(const OperationRef& operation);
   void Count(const OperationState& operation);
   void OnUp(Session& session, bool restarted);

@@ -215,7 +215,7 @@ OperationPtr ClientImpl::Store(std::vector<StoreItem> items, bool replace, const
   std::vector<StoreCall::Source> sources;
   const auto add_call = [&] {
     if (sources.empty()) return;
-    AddCalls(operation, {std::make_shared<StoreCall>(operation, table_->send_queue(), replace,
+    AddCalls(operation, {std::make_shared<StoreCall>(operation, table_->store_queue(), replace,
                                                      std::exchange(sources, {}))});
   };
   for (size_t i = 0; i < items.size(); ++i) {

@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-StoreCall::StoreCall(std::shared_ptr<OperationState> operation, SendQueue& queue, bool replace,
+StoreCall::StoreCall(std::shared_ptr<OperationState> operation, StoreQueue& queue, bool replace,
                      std::vector<Source> sources)
     : Call(std::move(operation), MessageType::kStore), queue_(queue), replace_(replace) {
   items_.reserve(sources.size());
@@ -103,18 +103,18 @@ void StoreCall::Fail(const Status& why) {
   operation()->AddStatus(why);
 }
 
-void SendQueue::Detach() {
+void StoreQueue::Detach() {
   session_ = nullptr;
   waiting_.clear();
 }
 
-void SendQueue::Add(std::shared_ptr<StoreCall> call) {
+void StoreQueue::Add(std::shared_ptr<StoreCall> call) {
   if (session_ == nullptr) return;
   waiting_.push_back(std::move(call));
   Pump();
 }
 
-void SendQueue::Pump() {
+void StoreQueue::Pump() {
   while (session_ != nullptr && !waiting_.empty() && on_the_way_ < kMaxItems) {
     const auto sent = [this] {
       --on_the_way_;

@@ -17,7 +17,7 @@
 
 namespace penstock {
 
-class SendQueue;
+class StoreQueue;
 
 class StoreCall final : public Call {
  public:
@@ -31,7 +31,7 @@ class StoreCall final : public Call {
   };
 
   // REQUIRES: at most kMaxNamespaces different namespaces and kMaxItems sources.
-  StoreCall(std::shared_ptr<OperationState> operation, SendQueue& queue, bool replace,
+  StoreCall(std::shared_ptr<OperationState> operation, StoreQueue& queue, bool replace,
             std::vector<Source> sources);
 
   void Send(Session& session, std::function<void()> changed) override;
@@ -41,7 +41,7 @@ class StoreCall final : public Call {
   bool TouchesMemory() const override { return sending_ > 0; }
   void Fail(const Status& why) override;
 
-  // The rest is for the SendQueue. Hands the next item to the session; false when there is none.
+  // The rest is for the StoreQueue. Hands the next item to the session; false when there is none.
   bool SendNext(Session& session, std::function<void()> sent);
 
  private:
@@ -55,7 +55,7 @@ class StoreCall final : public Call {
     return operation()->mutable_items()[item.source.result];
   }
 
-  SendQueue& queue_;
+  StoreQueue& queue_;
   const bool replace_;
   std::vector<Item> items_;
   bool decided_ = false;
@@ -66,7 +66,7 @@ class StoreCall final : public Call {
 
 // Hands the items of stores to the session, first come first served, and only so many at a time:
 // each costs the session a little memory until it is sent. Used on the client's loop alone.
-class SendQueue {
+class StoreQueue {
  public:
   static constexpr size_t kMaxItems = 8192;
 

@@ -135,11 +135,14 @@ void UcxWire::TellAttached(const Status& status) {
 
 void UcxWire::OnUcxAttached() {
   attached_ = true;
-  owner_.Defer([this] { TellAttached(Status::Ok()); });
+  owner_.Defer([this] { TellAttached(failure_); });
 }
 
 void UcxWire::OnUcxError(const Status& why) {
-  if (on_attached_) return owner_.Defer([this, why] { TellAttached(why); });
+  if (on_attached_) {
+    failure_ = why;
+    return owner_.Defer([this, why] { TellAttached(why); });
+  }
   if (!owner_.closing()) owner_.ConnectionLost(why);
 }
 

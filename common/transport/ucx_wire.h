@@ -74,6 +74,7 @@ class UcxWire final : public Wire, private UcxEndpointUser {
   SendQueue queue_;
   UcxEndpoint* endpoint_ = nullptr;
   bool attached_ = false;
+  Status failure_;  // Of the endpoint, before the dialer has been told that it is attached.
   std::optional<SessionToken> expected_;
   std::function<void(const Status&)> on_attached_;
   EventLoop::TimerId connect_timer_ = 0;

@@ -97,7 +97,6 @@ Result<UcxEndpoint*> UcxWorker::MakeEndpoint(ucp_ep_params_t& params) {
   params.err_handler.arg = endpoint.get();
   params.err_handler.cb = [](void* arg, ucp_ep_h, ucs_status_t status) {
     auto* const failed = static_cast<UcxEndpoint*>(arg);
-    failed->failed = true;
     UcxWorker* const worker = failed->worker;
     if (failed->user == nullptr) return;  // Its timer closes it.
     failed->user->OnUcxError(UcxStatus(worker->ucx_, status, "the ucx wire"));

@@ -37,7 +37,6 @@ struct UcxEndpoint {
   ucp_ep_h handle = nullptr;
   UcxEndpointUser* user = nullptr;  // None until ATTACH has come.
   EventLoop::TimerId timer = 0;     // Of one that nobody has attached.
-  bool failed = false;
 };
 
 class UcxWorker {

@@ -293,6 +293,7 @@ OperationPtr PageStore::Store(std::span<const PageChunk> chunks, const Deadline&
 }
 
 void PageStore::Close() {
+  MutexLock closing(close_mu_);
   submitting_.Close();
   std::shared_ptr<Client> from;
   std::vector<Storage> storages;

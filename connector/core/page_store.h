@@ -113,6 +113,7 @@ class PageStore {
   const PageStoreOptions options_;
   Gate submitting_;  // Close() waits for loads and stores on their way to the client.
 
+  Mutex close_mu_;  // Taken before mu_: a second Close() waits for the first.
   mutable Mutex mu_;
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mu_);  // Null once closed.
   std::vector<Storage> storages_ ABSL_GUARDED_BY(mu_);

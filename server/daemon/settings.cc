@@ -112,8 +112,8 @@ void AddArena(Settings& s, OptionTable& table) {
       .Add("store.max_pending_percent", Percent(&s.max_pending_percent, 1, 95),
            "Share of the arena that chunks being stored may hold.")
       .Add("store.max_fetching_percent", Percent(&s.max_fetching_percent, 1, 100),
-           "Share of the arena that chunks being fetched may hold; those of one session that are "
-           "neither reserved nor pinned, half of it. Beyond: BUSY.")
+           "Share of the arena that chunks being fetched may hold; those of one session, half of "
+           "it, and three quarters where they are reserved or pinned. Beyond: BUSY.")
       .Add("store.max_pin_ttl", DurationOption(&s.max_pin_ttl), "Longest pin; longer ones are cut.")
       .Add("store.max_reservation_ttl", DurationOption(&s.max_reservation_ttl),
            "Longest reservation; longer ones are cut.");

@@ -427,7 +427,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         digest = None
         if adapter is not None:
             try:
-                digest = self._digests.adapter(adapter[1])
+                digest = self._digests.adapter(adapter[1], engine.adapter_load(request))
             except IdentityError:
                 return None
             if digest is None:

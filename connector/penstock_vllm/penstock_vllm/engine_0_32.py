@@ -225,6 +225,15 @@ def adapter_of(request: Any) -> tuple[str, str] | None:
     return (lora.lora_name, lora.lora_path) if lora is not None else None
 
 
+def adapter_load(request: Any) -> int | None:
+    """The number under which the engine loaded the request's adapter; None if it loads it anew.
+
+    A number stands for weights in memory, whatever happens to their files afterwards.
+    """
+    lora = request.lora_request
+    return None if getattr(lora, "load_inplace", False) else int(lora.lora_int_id)
+
+
 def recompute_failed_loads(vllm_config: Any) -> bool:
     """A cache that fails a request is worse than none: True if the engine had to be told so."""
     transfer = vllm_config.kv_transfer_config

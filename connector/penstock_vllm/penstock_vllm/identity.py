@@ -23,6 +23,7 @@ from .messages import Shape, WorkerFacts
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 # How an adapter's weights are applied: scaling, rank-stabilised or not, target modules.
 _ADAPTER_CONFIG = "adapter_config.json"
+_MAX_LOADS = 4096
 _READ_BYTES = 1 << 22
 # Of a model's configuration: what says nothing about the bytes.
 _CONFIG_NOISE = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
@@ -159,6 +160,7 @@ class Background:
         self._lock = threading.Condition()
         self._weights: dict[str, _Digest] = {}
         self._adapters: dict[str, _Digest] = {}
+        self._loads: dict[tuple[str, int], str] = {}
 
     def start(self, path: str) -> None:
         self._find(self._weights, path, (), digest_weights)
@@ -170,12 +172,24 @@ class Background:
         """
         return self._find(self._weights, path, (), digest_weights)
 
-    def adapter(self, path: str) -> str | None:
+    def adapter(self, path: str, load: int | None = None) -> str | None:
         """The digest of an adapter as its files are now: engines load adapters at any time.
 
-        Looks at the files, and reads them again when they changed. None while that goes on.
+        Looks at the files, and reads them again when they changed. None while that goes on. What
+        the engine loaded under the number `load` keeps the digest that it had then.
         Raises IdentityError.
         """
+        loaded = None if load is None else self._loads.get((path, load))
+        if loaded is not None:
+            return loaded
+        digest = self._adapter_now(path)
+        if load is not None and digest is not None:
+            if len(self._loads) >= _MAX_LOADS:
+                self._loads.pop(next(iter(self._loads)))
+            self._loads[(path, load)] = digest
+        return digest
+
+    def _adapter_now(self, path: str) -> str | None:
         try:
             state = _state_of(adapter_files(Path(path)))
         except OSError as error:

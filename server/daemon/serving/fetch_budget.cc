@@ -23,8 +23,8 @@ Result<FetchBudget::Hold> FetchBudget::Take(uint64_t session, const ChunkRef& ch
   const uint64_t more = chunk.bytes();
   MutexLock lock(mu_);
   const auto mine = sessions_.find(session);
-  const bool fits_mine = chunk.kept() || mine == sessions_.end() ||
-                         mine->second.HasRoom(id, more, max_bytes_of_session_);
+  const uint64_t my_share = chunk.kept() ? max_bytes_ / 4 * 3 : max_bytes_ / 2;
+  const bool fits_mine = mine == sessions_.end() || mine->second.HasRoom(id, more, my_share);
   if (!fits_mine || !all_.HasRoom(id, more, max_bytes_)) {
     return Status(Code::kBusy);  // Told as an item's status, which has no words.
   }

@@ -2,8 +2,9 @@
 // clients which ask for much and read slowly cannot keep the arena from everybody else. A chunk
 // that several fetches hold counts once: it takes its room once.
 //
-// A session's own share does not count for chunks that a reservation or a pin keeps at the time:
-// they stay anyway, and an engine's whole prefix, which it has just reserved, must come through.
+// A session may have half of it, and three quarters where what it fetches is kept by a reservation
+// or a pin: that stays anyway, and an engine's long prefix, which it has just reserved, comes
+// through.
 //
 // Thread safety: every method may be called from any thread.
 
@@ -53,9 +54,7 @@ class FetchBudget {
     uint64_t bytes_ = 0;
   };
 
-  // A session may hold half of `max_bytes`.
-  explicit FetchBudget(uint64_t max_bytes)
-      : max_bytes_(max_bytes), max_bytes_of_session_(max_bytes / 2) {}
+  explicit FetchBudget(uint64_t max_bytes) : max_bytes_(max_bytes) {}
   FetchBudget(const FetchBudget&) = delete;
   FetchBudget& operator=(const FetchBudget&) = delete;
 
@@ -79,7 +78,6 @@ class FetchBudget {
   void Return(uint64_t session, const void* chunk, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
   const uint64_t max_bytes_;
-  const uint64_t max_bytes_of_session_;
 
   mutable Mutex mu_;
   Share all_ ABSL_GUARDED_BY(mu_);

@@ -21,8 +21,8 @@ struct ServingLimits {
   // Bytes of one session's fetches that are given to the wire at a time; the next ones follow as
   // those drain.
   uint64_t fetch_window_bytes = 16u << 20;
-  // Share of the arena in chunks that fetches hold; a session may have half of it, and what is
-  // reserved or pinned besides (FetchBudget). kBusy beyond.
+  // Share of the arena in chunks that fetches hold; FetchBudget says how much of it a session may
+  // have. kBusy beyond.
   double max_fetching = 0.50;
   // Longest DATA frame: long enough that its header costs nothing, short enough that requests
   // which share a session take turns.

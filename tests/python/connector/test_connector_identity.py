@@ -233,3 +233,17 @@ def test_chunk_that_is_not_whole_blocks_is_refused():
     assert choose_chunk_tokens(512, [128], [], 128) == 512
     with pytest.raises(IdentityError, match="multiple of 128"):
         choose_chunk_tokens(200, [128], [], 128)
+
+
+def test_adapter_that_the_engine_has_loaded_keeps_its_digest_until_it_is_loaded_again(tmp_path):
+    adapter = make_adapter(tmp_path / "a")
+    background = Background(None)
+    first = wait_for_adapter(background, adapter)
+    assert background.adapter(str(adapter), load=1) == first
+    config = adapter / "adapter_config.json"
+    config.write_bytes(config.read_bytes() + b" ")
+    assert background.adapter(str(adapter), load=1) == first
+    second = wait_for_adapter(background, adapter)
+    assert second != first
+    assert background.adapter(str(adapter), load=2) == second
+    assert background.adapter(str(adapter), load=1) == first
