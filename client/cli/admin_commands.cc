@@ -18,8 +18,21 @@ namespace {
 using admin::v1::SessionsReply;
 using admin::v1::StatusReply;
 
+// With --address alone, what answers at the usual place may be another daemon.
+Status CheckSameDaemon(const Context& context, Admin& admin) {
+  if (!context.address_alone()) return Status::Ok();
+  PENSTOCK_ASSIGN_OR_RETURN(const auto client, context.Connect());
+  PENSTOCK_ASSIGN_OR_RETURN(const StatusReply status, admin.GetStatus(context.deadline()));
+  const uint64_t incarnation = client->stats().daemon_incarnation;
+  if (status.incarnation() == fmt::format("{:016x}", incarnation)) return Status::Ok();
+  return Status(Code::kInvalidArgument,
+                fmt::format("{} administers another daemon than {}: give --admin-address, too",
+                            context.settings().admin_address, context.settings().address));
+}
+
 int ListNamespaces(const Context& context) {
   Admin admin(context.settings().admin_address);
+  if (const Status same = CheckSameDaemon(context, admin); !same.ok()) return context.Fail(same);
   const auto reply = admin.Namespaces(context.deadline());
   if (!reply.ok()) return context.Fail(reply.status());
   Json list = Json::array();
@@ -146,6 +159,7 @@ bool Interrupted(int signal_fd, Duration interval) {
 
 int Top(const Context& context, bool once, Duration interval) {
   Admin admin(context.settings().admin_address);
+  if (const Status same = CheckSameDaemon(context, admin); !same.ok()) return context.Fail(same);
   auto now = Take(admin, context);
   if (!now.ok()) return context.Fail(now.status());
   if (once || context.json() || isatty(STDOUT_FILENO) == 0) {

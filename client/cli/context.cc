@@ -52,6 +52,25 @@ Result<EnvironmentVariables> OurVariables() {
   return ours;
 }
 
+// What somebody at a terminal can do, where that is not what an engine would.
+std::string_view Advice(Code code) {
+  switch (code) {
+    case Code::kMiss:
+      return "`penstock ns` shows what is stored; the name, --namespace and --tenant must be the "
+             "same "
+             "as when it was put";
+    case Code::kDisconnected:
+      return "is penstockd running? --address or PENSTOCK_ADDRESS says where; `penstock doctor` "
+             "looks closer";
+    case Code::kTooLarge:
+      return "the daemon's store.max_chunk, by default a quarter of its arena, says how long a "
+             "chunk "
+             "may be";
+    default:
+      return CodeAdvice(code);
+  }
+}
+
 }  // namespace
 
 int ExitCodeOf(Code code) {
@@ -112,7 +131,7 @@ Result<std::unique_ptr<Client>> Context::Connect(const std::string& wire) const 
       Deadline::After(std::min<Duration>(settings_.timeout, options.connect_timeout));
   if (client->WaitConnected(patience)) return client;
   return Status(Code::kDisconnected,
-                fmt::format("no daemon at {}: {}", options.address, client->stats().last_error));
+                fmt::format("no session with a daemon at {}: {}", options.address, client->stats().last_error));
 }
 
 Result<NamespaceDescriptor> Context::Descriptor() const {
@@ -147,7 +166,7 @@ int Context::Print(const Json& result, const std::string& text) const {
 
 int Context::Fail(const Status& status, const Json& more) const {
   std::fprintf(stderr, "penstock: %s\n", status.ToString().c_str());
-  if (const std::string_view advice = CodeAdvice(status.code()); !advice.empty()) {
+  if (const std::string_view advice = Advice(status.code()); !advice.empty()) {
     std::fprintf(stderr, "penstock: %.*s\n", static_cast<int>(advice.size()), advice.data());
   }
   if (json()) {
@@ -166,7 +185,7 @@ Json ToJson(const Status& status) {
   json["code"] = std::string(CodeName(status.code()));
   if (!status.ok()) {
     json["message"] = status.message();
-    json["advice"] = std::string(CodeAdvice(status.code()));
+    json["advice"] = std::string(Advice(status.code()));
   }
   return json;
 }

@@ -57,6 +57,8 @@ class Context {
   Status Load();
   const Settings& settings() const { return settings_; }
   bool json() const { return given_.json; }
+  // The command line says where clients are served, and not where that daemon is administered.
+  bool address_alone() const { return !given_.address.empty() && given_.admin_address.empty(); }
   Deadline deadline() const { return Deadline::After(settings_.timeout); }
 
   // A connected client. Errors: kDisconnected with the reason and what to do; kInvalidArgument.

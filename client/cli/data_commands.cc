@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 
 #include "client/cli/commands.h"
 #include "common/base/units.h"
+#include "common/transport/socket.h"
 
 namespace penstock::cli {
 namespace {
@@ -103,12 +105,21 @@ Status Conclude(Operation& operation) {
   return operation.items().empty() ? Status::Ok() : operation.items()[0].status;
 }
 
+Status NotStored(const Session& session, const KeyArguments& which) {
+  const std::string what = which.name.empty() ? "such a chunk" : fmt::format("\"{}\"", which.name);
+  return Status(Code::kMiss,
+                fmt::format("no {} in the namespace {} ({}, tenant {})", what,
+                            session.ns.fingerprint().ToShortHex(), session.ns.descriptor().model,
+                            session.ns.descriptor().tenant));
+}
+
 Result<std::string> ReadValue(const std::string& path) {
   Progress progress;
   std::ifstream file;
   if (path != "-") file.open(path, std::ios::binary);
   if (path != "-" && !file) {
-    return Status(Code::kInvalidArgument, fmt::format("cannot read {}", path));
+    return Status(Code::kInvalidArgument,
+                  fmt::format("cannot read {}: {}", path, ErrnoText(errno)));
   }
   std::istream& in = path == "-" ? std::cin : file;
   std::string value;
@@ -116,6 +127,10 @@ Result<std::string> ReadValue(const std::string& path) {
   while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0) {
     value.append(buffer.data(), static_cast<size_t>(in.gcount()));
     progress.Show(fmt::format("read {}", RoughBytes(value.size())));
+  }
+  if (in.bad()) {  // A directory, or a device that gave up: what came so far is not the value.
+    return Status(Code::kInvalidArgument,
+                  fmt::format("cannot read {}: {}", path, ErrnoText(errno)));
   }
   return value;
 }
@@ -174,6 +189,7 @@ int Get(const Context& context, const KeyArguments& which, const std::string& pa
     if (status.code() != Code::kBufferTooSmall) break;
     value.resize(fetch->items()[0].bytes);
   }
+  if (status.code() == Code::kMiss) return context.Fail(NotStored(*session, which));
   if (!status.ok()) return context.Fail(status);
   value.resize(fetch->items()[0].bytes);
   const double seconds = std::chrono::duration<double>(MonotonicNow() - start).count();
@@ -181,7 +197,8 @@ int Get(const Context& context, const KeyArguments& which, const std::string& pa
   if (path != "-") file.open(path, std::ios::binary | std::ios::trunc);
   std::ostream& out = path == "-" ? std::cout : file;
   if (!out.write(value.data(), static_cast<std::streamsize>(value.size())).flush()) {
-    return context.Fail(Status(Code::kIoError, fmt::format("cannot write {}", path)));
+    return context.Fail(
+        Status(Code::kInvalidArgument, fmt::format("cannot write {}: {}", path, ErrnoText(errno))));
   }
   Json result = Describe(session->ns, keys->front());
   result["bytes"] = value.size();

@@ -131,13 +131,21 @@ void TryAddresses(const admin::v1::StatusReply& status, std::vector<Finding>& fi
   }
 }
 
-void ExamineAdmin(const Context& context, std::vector<Finding>& findings) {
+// `incarnation`: of the daemon that serves clients, or 0.
+void ExamineAdmin(const Context& context, uint64_t incarnation, std::vector<Finding>& findings) {
   Admin admin(context.settings().admin_address);
   const auto status = admin.GetStatus(context.deadline());
   if (!status.ok()) {
     findings.push_back({Level::kWarn, "admin", status.status().message(),
                         "give its address with --admin-address; clients do not need it, "
                         "`penstock ns` and `top` do"});
+    return;
+  }
+  if (incarnation != 0 && status->incarnation() != fmt::format("{:016x}", incarnation)) {
+    findings.push_back({Level::kFail, "admin",
+                        fmt::format("{} is another daemon's (incarnation {})",
+                                    context.settings().admin_address, status->incarnation()),
+                        "give --admin-address of the daemon that --address names"});
     return;
   }
   findings.push_back({Level::kOk, "admin",
@@ -182,7 +190,7 @@ std::vector<Finding> ExamineDaemon(const Context& context, bool self_test) {
   if (!client.ok()) {
     findings.push_back(Unreachable(address, client.status()));
     progress.Show("asking its administration ...");
-    ExamineAdmin(context, findings);
+    ExamineAdmin(context, 0, findings);
     return findings;
   }
   const ClientStats stats = (*client)->stats();
@@ -192,7 +200,7 @@ std::vector<Finding> ExamineDaemon(const Context& context, bool self_test) {
                       ""});
   findings.push_back(RoundTrip(context, **client));
   progress.Show("asking its administration ...");
-  ExamineAdmin(context, findings);
+  ExamineAdmin(context, stats.daemon_incarnation, findings);
   if (!self_test) return findings;
   for (const WireReport& wire : DescribeWires()) {
     if (!wire.usable) continue;

@@ -1,9 +1,12 @@
 // penstock: everything that an operator does with a penstockd, for people and, with --json, for
 // scripts.
 
+#include <fmt/format.h>
+
 #include <cstdio>
 
 #include "client/cli/commands.h"
+#include "common/base/nearest.h"
 
 namespace penstock::cli {
 namespace {
@@ -37,6 +40,23 @@ void AddSettings(CLI::App& app, GivenSettings& given) {
   app.add_flag("--json", given.json, "One JSON object on stdout, for scripts");
 }
 
+// Says what was wrong with the command line, with the command that may have been meant.
+int Misused(const CLI::App& app, const CLI::ParseError& error, bool json) {
+  std::string what = error.what();
+  const std::vector<std::string> rest = app.remaining();
+  if (app.get_subcommands().empty() && !rest.empty() && !rest[0].starts_with("-")) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+    const std::vector<std::string_view> candidates(names.begin(), names.end());
+    const std::string_view near = Nearest(rest[0], candidates);
+    what = fmt::format("unknown command {}{}", rest[0],
+                       near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  }
+  std::fprintf(stderr, "penstock: %s\npenstock: see penstock --help\n", what.c_str());
+  if (json) std::puts(ToJson(Status(Code::kInvalidArgument, what)).dump().c_str());
+  return kExitUsage;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Talks to a penstockd: stores, finds and inspects KV chunks.", "penstock");
   app.require_subcommand(1);
@@ -55,7 +75,8 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // Help, or the version.
+    return Misused(app, error, given.json);
   }
   Context context(given);
   if (const Status loaded = context.Load(); !loaded.ok()) return context.Fail(loaded);

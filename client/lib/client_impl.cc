@@ -239,8 +239,10 @@ void ClientImpl::CallDone(const OperationRef& operation) {
 // Before the operation is seen to be done: who waited for it may start another one at once. Under
 // the lock, or a destructor that has just looked would never be woken.
 void ClientImpl::LeaveFlight() {
-  if (getpid() != pid_)
-    return;  // A forked child: nobody waits, and the lock may be taken for ever.
+  if (getpid() != pid_) {  // A forked child: nobody waits, and the lock may be taken for ever.
+    --in_flight_;
+    return;
+  }
   MutexLock lock(mu_);
   if (--in_flight_ == 0) changed_.SignalAll();
 }

@@ -183,7 +183,12 @@ TEST_F(ClientCli, NobodyThereIsExitCodeThreeWithWhatToDo) {
 
 TEST_F(ClientCli, WrongUsageIsExitCodeTwoAndNamesTheMistake) {
   EXPECT_EQ(Run("").exit_code, 2);
-  EXPECT_EQ(Run("gett x").exit_code, 2);
+  EXPECT_EQ(Run("put x " + directory_.path()).exit_code, 2) << "a folder is no value";
+  EXPECT_EQ(Run("get x").exit_code, 1) << "and nothing was stored";
+  const Output unknown = Run("gett x --json");
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("did you mean get?"));
+  EXPECT_EQ(unknown.json()["code"], "INVALID_ARGUMENT");
   EXPECT_EQ(Run("get x --wire pigeon").exit_code, 2);
   EXPECT_EQ(Run("get").exit_code, 2);
   EXPECT_EQ(Run("get --key 1234").exit_code, 2);
@@ -245,6 +250,34 @@ TEST_F(ClientCli, BenchFindsNoWrongByteAndCountsWhatItDid) {
   EXPECT_GT(result["operations"], 0);
   EXPECT_GT(result["hits"], 0);
   EXPECT_GT(result["fetch"]["p99_us"], 0);
+}
+
+TEST_F(ClientCli, BenchLeavesNothingBehindAndIsNotMisledByAnEarlierOne) {
+  const double before = daemon_->Scrape()["penstock_chunks"];
+  for (const char* seed : {"1", "1", "2"}) {
+    const Output bench = Run(
+        std::string("bench --duration 300ms --keys 20 --sizes 64B..4KiB --json --seed ") + seed);
+    EXPECT_EQ(bench.exit_code, 0) << bench.out << bench.err;
+    EXPECT_EQ(bench.json()["wrong"], 0);
+    EXPECT_GT(bench.json()["stored"], 0);
+  }
+  EXPECT_EQ(daemon_->Scrape()["penstock_chunks"], before);
+}
+
+TEST_F(ClientCli, AnAddressAloneDoesNotShowAnotherDaemon) {
+  const auto other = DaemonProcess::Start();
+  ASSERT_TRUE(other.ok());
+  const std::string err = directory_.path() + "/stderr";
+  const std::string flags = " --address " + (*other)->address().ToString();
+  const std::string environment = "PENSTOCK_ADMIN_ADDRESS=" + daemon_->admin() + " ";
+  for (const char* command : {" ns", " top --once"}) {
+    const Output output =
+        Shell(environment + PENSTOCK_CLI_PATH + flags + command + " 2>" + err, err);
+    EXPECT_EQ(output.exit_code, 2) << output.out;
+    EXPECT_THAT(output.err, HasSubstr("--admin-address"));
+  }
+  const Output doctor = Shell(environment + PENSTOCK_CLI_PATH + flags + " doctor 2>" + err, err);
+  EXPECT_THAT(doctor.out, HasSubstr("is another daemon's"));
 }
 
 TEST_F(ClientCli, BenchWithItsOwnDaemonSurvivesKills) {

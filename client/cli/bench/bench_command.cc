@@ -13,6 +13,7 @@
 #include "client/cli/bench/workload.h"
 #include "client/cli/commands.h"
 #include "client/cli/self_describing.h"
+#include "common/base/random.h"
 #include "common/base/units.h"
 
 namespace penstock::cli {
@@ -133,10 +134,12 @@ int Report(const Context& context, const Workload& workload, const Growth& growt
     error_text += fmt::format("{}{} {}", error_text.empty() ? "" : ", ", name, totals.errors[i]);
   }
   const bool worked = totals.hits + totals.stored > 0;
-  const bool ok = totals.wrong == 0 && worked && kills.failure.ok();
+  const bool lost = !stats.connected;
+  const bool ok = totals.wrong == 0 && worked && !lost && kills.failure.ok();
   Json result = {{"ok", ok},
                  {"code", totals.wrong > 0 ? "CHECKSUM_MISMATCH"
                           : ok             ? "OK"
+                          : lost           ? "DISCONNECTED"
                                            : "FAIL"},
                  {"wrong", totals.wrong},
                  {"seconds", seconds},
@@ -174,6 +177,11 @@ int Report(const Context& context, const Workload& workload, const Growth& growt
   context.Print(result, text);
   if (totals.wrong > 0) return kExitWrongBytes;
   if (!kills.failure.ok()) return context.Fail(kills.failure);
+  if (lost) {
+    std::fprintf(stderr, "penstock: the daemon was gone at the end: %s\n",
+                 stats.last_error.c_str());
+    return kExitUnreachable;
+  }
   return worked ? kExitOk : kExitFailure;
 }
 
@@ -198,8 +206,10 @@ int Bench(Context& context, BenchOptions options) {
   if (!(*client)->WaitConnected(Deadline::After(context.settings().timeout))) {
     return context.Fail(Status(Code::kDisconnected, (*client)->stats().last_error));
   }
-  const auto descriptor = context.Descriptor();
+  auto descriptor = context.Descriptor();
   if (!descriptor.ok()) return context.Fail(descriptor.status());
+  // Of this run alone: what earlier ones left behind, and others store now, is none of its values.
+  descriptor->extension["bench_run"] = fmt::format("{:016x}", NewIncarnation());
   auto ns = (*client)->OpenNamespace(*descriptor);
   if (!ns.ok()) return context.Fail(ns.status());
 
@@ -235,6 +245,8 @@ int Bench(Context& context, BenchOptions options) {
   if (killer.joinable()) killer.join();
   const double seconds = elapsed();
   growth.Sample(static_cast<double>(workload.operations().load()));
+  progress.Show("dropping what it stored ...");
+  workload.DropAll();
   progress.Show("");
   return Report(context, workload, growth, kills, (*client)->stats(), seconds);
 }

@@ -55,6 +55,7 @@ class Workload::Worker {
   std::byte* Slot(size_t i, uint64_t bytes);
   // Waits for the operation, or cancels it at a random moment.
   void Finish(Operation& operation);
+  bool Worked(const Operation& operation);
   void CountError(const Status& status) {
     ++totals.errors[std::min<size_t>(static_cast<size_t>(status.code()), kCodeCount - 1)];
   }
@@ -85,8 +86,19 @@ void Workload::Worker::Step() {
   } else {
     Fetch(count);
   }
-  ++totals.operations;
-  w_.operations_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Counts an operation that was not refused or lost as a whole: what fails at once is no speed.
+bool Workload::Worker::Worked(const Operation& operation) {
+  if (operation.status().ok() || operation.status().code() == Code::kCancelled) {
+    ++totals.operations;
+    w_.operations_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  if (operation.status().code() == Code::kDisconnected) {
+    w_.client_.WaitConnected(Deadline::After(std::chrono::milliseconds(100)));
+  }
+  return false;
 }
 
 void Workload::Worker::Finish(Operation& operation) {
@@ -118,7 +130,8 @@ void Workload::Worker::Fetch(size_t count) {
   const MonotonicTime start = MonotonicNow();
   const auto fetch = w_.client_.Fetch(std::move(items), {}, Deadline::After(w_.options_.deadline));
   Finish(*fetch);
-  totals.fetch.Add(MonotonicNow() - start);
+  const Duration took = MonotonicNow() - start;
+  if (Worked(*fetch)) totals.fetch.Add(took);
   for (size_t i = 0; i < count; ++i) {
     Judge(wanted[i].key, wanted[i].committed, wanted[i].slot, wanted[i].room, fetch->items()[i]);
   }
@@ -180,7 +193,8 @@ void Workload::Worker::Store(size_t count) {
   const auto store =
       w_.client_.Store(std::move(items), true, Deadline::After(w_.options_.deadline));
   Finish(*store);
-  totals.store.Add(MonotonicNow() - start);
+  const Duration took = MonotonicNow() - start;
+  if (Worked(*store)) totals.store.Add(took);
   for (size_t i = 0; i < versions.size(); ++i) {
     const auto [key, version] = versions[i];
     const Status& status = store->items()[i].status;
@@ -199,6 +213,7 @@ void Workload::Worker::Drop() {
   const auto drop = w_.client_.Drop(w_.ns_, {w_.chunk_keys_[Draw(w_.options_.keys)]},
                                     Deadline::After(w_.options_.deadline));
   drop->Wait(Deadline::After(Deadline::kMax));
+  Worked(*drop);
   const Status& status = drop->items()[0].status;
   if (!status.ok() && status.code() != Code::kMiss) CountError(status);
 }
@@ -231,6 +246,18 @@ void Workload::Run(uint32_t thread, const std::atomic<bool>& stop) {
   while (!stop.load(std::memory_order_relaxed)) worker.Step();
   MutexLock lock(mu_);
   totals_.Add(worker.totals);
+}
+
+void Workload::DropAll() {
+  constexpr size_t kAtOnce = 1000;
+  for (size_t first = 0; first < chunk_keys_.size(); first += kAtOnce) {
+    const auto begin = chunk_keys_.begin() + static_cast<std::ptrdiff_t>(first);
+    const size_t count = std::min(kAtOnce, chunk_keys_.size() - first);
+    const auto drop = client_.Drop(ns_, {begin, begin + static_cast<std::ptrdiff_t>(count)},
+                                   Deadline::After(options_.deadline));
+    drop->Wait(Deadline::After(Deadline::kMax));
+    if (drop->status().code() == Code::kDisconnected) return;  // Its memory is gone as well.
+  }
 }
 
 WorkloadTotals Workload::totals() const {

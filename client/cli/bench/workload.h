@@ -39,7 +39,7 @@ struct WorkloadOptions {
 // What happened, by one thread or by all.
 struct WorkloadTotals {
   Latency fetch, store;
-  uint64_t operations = 0, cancelled = 0;
+  uint64_t operations = 0, cancelled = 0;  // Without those that failed as a whole.
   uint64_t hits = 0, misses = 0, stored = 0;
   uint64_t fetched_bytes = 0, stored_bytes = 0;
   uint64_t wrong = 0;  // Values that must not have been delivered.
@@ -54,6 +54,8 @@ class Workload {
 
   // Works until `stop`. From one thread for each `thread` in [0, options.threads).
   void Run(uint32_t thread, const std::atomic<bool>& stop);
+  // Gives the daemon its room back, as far as it is there. When no thread runs.
+  void DropAll();
 
   // So far; exact when no thread runs.
   WorkloadTotals totals() const;
