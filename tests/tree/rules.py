@@ -219,6 +219,32 @@ def own_header_first(tree: list[Source]) -> list[str]:
     return problems
 
 
+def one_class_a_name(tree: list[Source]) -> list[str]:
+    """No two product headers define a class of the same name in the same namespace.
+
+    Linked into one program they would share their inline functions, and one of them would run the
+    other's.
+    """
+    seen: dict[tuple[str, str], str] = {}
+    problems = []
+    for source in tree:
+        if not source.is_header or source.path.startswith("tests/"):
+            continue
+        spaces = re.findall(r"^(?:inline )?namespace ([\w:]+) \{", source.code, re.M)
+        for match in re.finditer(
+            r"^(?:class|struct)\s+(?:\[\[\w+\]\]\s+)?(\w+)\s*(?:final\s*)?(?::[^:;{][^;{]*)?\{",
+            source.code,
+            re.M,
+        ):
+            name = "::".join([*spaces, match.group(1)])
+            # A command and the daemon are never one program.
+            program = _top(source.path) if _top(source.path) == "server" else ""
+            first = seen.setdefault((program, name), source.path)
+            if first != source.path:
+                problems.append(f"{_at(source, match.start())}: {name} is defined in {first}, too")
+    return problems
+
+
 def licence(tree: list[Source]) -> list[str]:
     """The licence is in the tree, whole, and every shipped text says whose it is."""
     by_path = {source.path: source for source in tree}
@@ -308,6 +334,7 @@ RULES = {
         banned_tokens,
         include_guards,
         own_header_first,
+        one_class_a_name,
         licence,
         private_words,
         text_hygiene,

@@ -187,6 +187,23 @@ class IncludeGuards(unittest.TestCase):
             self.assertEqual(len(rules.include_guards([source])), 1, source.path)
 
 
+class OneClassAName(unittest.TestCase):
+    def complaints(self, first: str, second: str, path: str = "client/b.h") -> int:
+        files = [header("common/a.h", first), header(path, second)]
+        return len(rules.one_class_a_name(files))
+
+    def test_the_same_name_in_the_same_namespace_is_found(self):
+        code = "namespace penstock {\nclass Queue final : public Base {\n};\n}\n"
+        self.assertEqual(self.complaints(code, code.replace(" final : public Base", "")), 1)
+
+    def test_other_namespaces_declarations_and_tests_are_fine(self):
+        code = "namespace penstock {\nclass Queue {\n};\n}\n"
+        self.assertEqual(self.complaints(code, code.replace("penstock", "penstock::cli")), 0)
+        self.assertEqual(self.complaints(code, "namespace penstock {\nclass Queue;\n}\n"), 0)
+        self.assertEqual(self.complaints(code, code.replace("Queue {", "Queue::Part {")), 0)
+        self.assertEqual(self.complaints(code, code, "tests/b.h"), 0)
+
+
 class OwnHeaderFirst(unittest.TestCase):
     def complaints(self, text: str) -> int:
         files = [header("common/a.h"), Source("common/a.cc", text.encode())]
