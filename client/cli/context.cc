@@ -130,8 +130,8 @@ Result<std::unique_ptr<Client>> Context::Connect(const std::string& wire) const 
   const Deadline patience =
       Deadline::After(std::min<Duration>(settings_.timeout, options.connect_timeout));
   if (client->WaitConnected(patience)) return client;
-  return Status(Code::kDisconnected,
-                fmt::format("no session with a daemon at {}: {}", options.address, client->stats().last_error));
+  return Status(Code::kDisconnected, fmt::format("no session with a daemon at {}: {}",
+                                                 options.address, client->stats().last_error));
 }
 
 Result<NamespaceDescriptor> Context::Descriptor() const {
