@@ -110,11 +110,6 @@ def page_kind(vllm_config: Any, name: str) -> str:
     return f"{backend_name}:{getattr(layer, 'isa', 'none')}"
 
 
-def pool_is_idle_between_steps(vllm_config: Any) -> bool:
-    """Whether no earlier step can still be running when a new one is planned."""
-    return vllm_config.max_concurrent_batches == 1
-
-
 def weights_path(vllm_config: Any) -> str:
     """Where the weights are on this machine. Raises IdentityError."""
     model = vllm_config.model_config
