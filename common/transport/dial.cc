@@ -206,14 +206,16 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
     session->SetWire(std::move(made));
     // A fallback needs time, too.
     const auto patience = MayFallBack() ? deadline_.Left() / 2 : deadline_.Left();
-    wire.Connect(address, reply_.token, Deadline::After(patience),
-                 [self = shared_from_this(), session](const Status& status) {
+    wire.Connect(address, reply_.token, Deadline::After(patience), session,
+                 [self = shared_from_this(), weak = std::weak_ptr(session)](const Status& status) {
+                   const auto alive = weak.lock();
+                   if (alive == nullptr) return;
                    if (!status.ok()) {
-                     session->Discard(status);
+                     alive->Discard(status);
                      return self->UcxFailed(status);
                    }
-                   std::exchange(self->on_dialed_, nullptr)(session.get());
-                   session->Start();
+                   std::exchange(self->on_dialed_, nullptr)(alive.get());
+                   alive->Start();
                  });
   }
 

@@ -115,7 +115,8 @@ void UcxWire::Expect(const SessionToken& token) {
 }
 
 void UcxWire::Connect(const SocketAddress& address, const SessionToken& token,
-                      const Deadline& deadline, std::function<void(const Status&)> attached) {
+                      const Deadline& deadline, std::shared_ptr<void> keep,
+                      std::function<void(const Status&)> attached) {
   on_attached_ = std::move(attached);
   const auto endpoint = worker_.Connect(address, token, *this);
   if (!endpoint.ok()) {
@@ -123,14 +124,15 @@ void UcxWire::Connect(const SocketAddress& address, const SessionToken& token,
     return;
   }
   endpoint_ = *endpoint;
-  connect_timer_ = worker_.loop().After(deadline.Left(), [this] {
+  connect_timer_ = worker_.loop().After(deadline.Left(), [this, keep = std::move(keep)] {
     TellAttached(Status(Code::kDeadlineExceeded, "the daemon's ucx wire does not answer"));
   });
 }
 
 void UcxWire::TellAttached(const Status& status) {
-  worker_.loop().CancelTimer(connect_timer_);
   if (const auto attached = std::exchange(on_attached_, nullptr)) attached(status);
+  // With it goes what kept the owner of this wire.
+  worker_.loop().CancelTimer(connect_timer_);
 }
 
 void UcxWire::OnUcxAttached() {

@@ -29,9 +29,10 @@ class UcxWire final : public Wire, private UcxEndpointUser {
   // The daemon's side: waits for the client's ATTACH.
   void Expect(const SessionToken& token);
   // The client's side: connects and attaches. `attached` is called once from the loop, with an
-  // error too when the wire fails before.
+  // error too when the wire fails before. `keep`, who owns this wire, lives until then, or until
+  // the loop ends; `attached` must not hold it.
   void Connect(const SocketAddress& address, const SessionToken& token, const Deadline& deadline,
-               std::function<void(const Status&)> attached);
+               std::shared_ptr<void> keep, std::function<void(const Status&)> attached);
 
   Status CanAttach() const override;
   Status AttachStream(UniqueFd fd, std::shared_ptr<void> keep) override;

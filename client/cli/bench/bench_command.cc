@@ -245,6 +245,7 @@ int Bench(Context& context, BenchOptions options) {
   if (killer.joinable()) killer.join();
   const double seconds = elapsed();
   growth.Sample(static_cast<double>(workload.operations().load()));
+  if (kills.count > 0) (*client)->WaitConnected(Deadline::After(context.settings().timeout));
   progress.Show("dropping what it stored ...");
   workload.DropAll();
   progress.Show("");
