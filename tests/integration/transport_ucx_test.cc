@@ -107,11 +107,15 @@ void ExpectWell(Peers& peers) {
   FillPattern({source.data(), source.size()}, 5);
   peers.server_events.With([&] { peers.server_events.destinations[{9, 9}] = {destination.vec()}; });
   const iovec payload = source.vec();
+  std::promise<void> sent;  // Until then the bytes are the session's.
   peers.OnClient([&](Session& session) {
-    session.SendData(9, {.item = 9, .length = source.size()}, {&payload, 1}, nullptr);
+    session.SendData(9, {.item = 9, .length = source.size()}, {&payload, 1},
+                     [&](const Status&) { sent.set_value(); });
   });
-  ASSERT_TRUE(
-      peers.server_events.WaitFor([&] { return peers.server_events.arrived.size() > before; }));
+  const bool arrived =
+      peers.server_events.WaitFor([&] { return peers.server_events.arrived.size() > before; });
+  sent.get_future().wait();
+  ASSERT_TRUE(arrived);
   EXPECT_EQ(FirstWrong({destination.data(), destination.size()}, 5), destination.size());
 }
 
