@@ -218,7 +218,10 @@ TEST_F(ServingSimpleTest, ANamespaceOfAnotherTenantDoesNotExist) {
 }
 
 TEST_F(ServingSimpleTest, AnswersAddUpPerKindAndStatus) {
-  Put(Key("0"), "aaaa");
+  Send(MessageType::kStore, 7, Storing(ns()).Add(Key("0"), "aaaa").Encode());
+  EXPECT_THAT(TakeGrant(7), ElementsAre(Code::kOk));
+  EXPECT_TRUE(Data(7, 0, 0, "aaaa"));
+  EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kOk));
   Match(Prefix({"0"}));
   Keys(MessageType::kDrop, {Key("0")});
   const auto& requests = serving_->counters.requests;
@@ -226,6 +229,7 @@ TEST_F(ServingSimpleTest, AnswersAddUpPerKindAndStatus) {
     return requests[static_cast<size_t>(kind)].replies[Code::kOk].value();
   };
   EXPECT_EQ(ok(RequestKind::kOpenNamespace), 1u);
+  EXPECT_EQ(ok(RequestKind::kStore), 1u);
   EXPECT_EQ(ok(RequestKind::kMatch), 1u);
   EXPECT_EQ(ok(RequestKind::kDrop), 1u);
 }
