@@ -117,6 +117,9 @@ build() {
   local preset=$1 built="$*" began=$SECONDS options=(-DPENSTOCK_BUILD_TESTS=ON)
   shift
   [[ $preset != release ]] || options+=(-DPENSTOCK_BUILD_PYTHON=ON)
+  # Several files a unit are quicker to build in full, one a unit after a change: build/ stays as it
+  # was configured first.
+  [[ $preset != release || -e build/CMakeCache.txt ]] || options+=(-DCMAKE_UNITY_BUILD=ON)
   [[ -z ${BUILT[$preset]:-} ]] || built=$preset
   if [[ -z ${BUILT[$built]:-} ]]; then
     if build_preset "$preset" "$LOGS" "$VENV" "$JOBS" "${options[@]}" -- "$@"; then

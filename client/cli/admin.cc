@@ -67,4 +67,8 @@ Result<admin::v1::SessionsReply> Admin::Sessions(const Deadline& deadline) {
       &admin::v1::Admin::Stub::Sessions, {}, deadline);
 }
 
+bool IsSameDaemon(const admin::v1::StatusReply& status, uint64_t incarnation) {
+  return status.incarnation() == fmt::format("{:016x}", incarnation);
+}
+
 }  // namespace penstock::cli

@@ -29,6 +29,9 @@ class Admin {
   const std::unique_ptr<Stub> stub_;
 };
 
+// Whether the daemon that is administered here is the one that a client met.
+bool IsSameDaemon(const admin::v1::StatusReply& status, uint64_t incarnation);
+
 }  // namespace penstock::cli
 
 #endif  // PENSTOCK_CLIENT_CLI_ADMIN_H_

@@ -23,11 +23,25 @@ Status CheckSameDaemon(const Context& context, Admin& admin) {
   if (!context.address_alone()) return Status::Ok();
   PENSTOCK_ASSIGN_OR_RETURN(const auto client, context.Connect());
   PENSTOCK_ASSIGN_OR_RETURN(const StatusReply status, admin.GetStatus(context.deadline()));
-  const uint64_t incarnation = client->stats().daemon_incarnation;
-  if (status.incarnation() == fmt::format("{:016x}", incarnation)) return Status::Ok();
+  if (IsSameDaemon(status, client->stats().daemon_incarnation)) return Status::Ok();
   return Status(Code::kInvalidArgument,
                 fmt::format("{} administers another daemon than {}: give --admin-address, too",
                             context.settings().admin_address, context.settings().address));
+}
+
+// What tells the namespaces of one model apart: KV group and ranks, where there are several.
+std::string GroupAndRank(const Json& descriptor) {
+  std::string text;
+  if (const std::string kind = descriptor.value("group_kind", ""); !kind.empty()) {
+    text = fmt::format("group {} {}", descriptor.value("group", 0), kind);
+  }
+  for (const char* axis : {"tp", "pp", "dcp"}) {
+    const int size = descriptor.value(fmt::format("{}_size", axis), 1);
+    if (size <= 1) continue;
+    const int rank = descriptor.value(fmt::format("{}_rank", axis), 0);
+    text += fmt::format("{}{} {} of {}", text.empty() ? "" : ", ", axis, rank, size);
+  }
+  return text;
 }
 
 int ListNamespaces(const Context& context) {
@@ -41,8 +55,8 @@ int ListNamespaces(const Context& context) {
     Json descriptor = Json::parse(ns.descriptor_json(), nullptr, false);
     if (descriptor.is_discarded()) descriptor = Json::object();
     rows.push_back({ns.fingerprint().substr(0, 12), ns.tenant(), descriptor.value("model", ""),
-                    descriptor.value("kv_dtype", ""), std::to_string(ns.chunks()),
-                    RoughBytes(ns.bytes())});
+                    descriptor.value("kv_dtype", ""), GroupAndRank(descriptor),
+                    std::to_string(ns.chunks()), RoughBytes(ns.bytes())});
     list.push_back({{"fingerprint", ns.fingerprint()},
                     {"tenant", ns.tenant()},
                     {"chunks", ns.chunks()},
@@ -51,7 +65,7 @@ int ListNamespaces(const Context& context) {
   }
   return context.Print(
       {{"ok", true}, {"code", "OK"}, {"namespaces", list}},
-      Table({"FINGERPRINT", "TENANT", "MODEL", "KV DTYPE", "CHUNKS", "BYTES"}, rows));
+      Table({"FINGERPRINT", "TENANT", "MODEL", "KV DTYPE", "PART", "CHUNKS", "BYTES"}, rows));
 }
 
 struct Snapshot {
@@ -197,7 +211,9 @@ void AddAdminCommands(CLI::App& app, Chosen& chosen) {
   const auto once = std::make_shared<bool>(false);
   const auto interval = std::make_shared<double>(1.0);
   top->add_flag("--once", *once, "One look, as when the output is no terminal");
-  top->add_option("--interval", *interval, "Seconds between looks")->check(CLI::Range(0.1, 3600.0));
+  top->add_option("--interval", *interval, "Seconds between looks")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
   top->callback([=, &chosen] {
     chosen.run = [=](Context& c) {
       return Top(c, *once, std::chrono::milliseconds(static_cast<int64_t>(*interval * 1000)));

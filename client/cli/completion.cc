@@ -27,6 +27,24 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
   return names;
 }
 
+// Options of all commands whose value follows them: a file, or what only the user knows.
+std::vector<std::string> ValueOptions(const CLI::App& app, bool files) {
+  std::vector<std::string> names;
+  const auto add = [&](const CLI::App& of) {
+    for (const CLI::Option* option : of.get_options()) {
+      const bool takes_value = option->get_items_expected_max() > 0;
+      if (!takes_value || (option->get_type_name() == "FILE") != files) continue;
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+    }
+  };
+  add(app);
+  for (const CLI::App* command : Commands(app)) add(*command);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
 std::string Join(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(words, " "));
 }
@@ -65,6 +83,8 @@ _penstock() {{
   case "$previous" in
     --wire) COMPREPLY=($(compgen -W 'auto tcp ucx' -- "$current")); return ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh' -- "$current")); return ;;
+    {3}) COMPREPLY=($(compgen -f -- "$current")); return ;;
+    {4}) COMPREPLY=(); return ;;
   esac
   case "$command" in
     '') words="$commands" ;;
@@ -82,7 +102,8 @@ _penstock() {{
 }}
 complete -o filenames -F _penstock penstock
 )",
-      Join(names), Join(OptionNames(app)), cases);
+      Join(names), Join(OptionNames(app)), cases, fmt::join(ValueOptions(app, true), "|"),
+      fmt::join(ValueOptions(app, false), "|"));
 }
 
 std::string ZshScript(const CLI::App& app) {

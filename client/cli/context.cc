@@ -57,15 +57,13 @@ std::string_view Advice(Code code) {
   switch (code) {
     case Code::kMiss:
       return "`penstock ns` shows what is stored; the name, --namespace and --tenant must be the "
-             "same "
-             "as when it was put";
+             "same as when it was put";
     case Code::kDisconnected:
       return "is penstockd running? --address or PENSTOCK_ADDRESS says where; `penstock doctor` "
              "looks closer";
     case Code::kTooLarge:
       return "the daemon's store.max_chunk, by default a quarter of its arena, says how long a "
-             "chunk "
-             "may be";
+             "chunk may be";
     default:
       return CodeAdvice(code);
   }
@@ -152,6 +150,7 @@ Result<NamespaceDescriptor> Context::Descriptor() const {
     return Status(Code::kInvalidArgument,
                   descriptor.status().Annotate(given_.descriptor_file).message());
   }
+  if (descriptor->tenant.empty()) descriptor->tenant = settings_.tenant;
   return descriptor;
 }
 

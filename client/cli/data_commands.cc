@@ -163,8 +163,8 @@ int Put(const Context& context, const KeyArguments& which, const std::string& pa
   const double seconds = std::chrono::duration<double>(MonotonicNow() - start).count();
   result["bytes"] = value->size();
   result["seconds"] = seconds;
-  return context.Print(
-      result, fmt::format("stored {} as {}", RoughBytes(value->size()), item.key.ToShortHex()));
+  return context.Print(result,
+                       fmt::format("stored {} as {}", RoughBytes(value->size()), item.key.ToHex()));
 }
 
 int Get(const Context& context, const KeyArguments& which, const std::string& path) {
@@ -386,7 +386,7 @@ void AddKeyCommands(CLI::App& app, Chosen& chosen) {
                              "  penstock pin greeting --ttl 0s   # unpin");
   AddKeyArguments(pin, which, true);
   const auto ttl = std::make_shared<std::string>("1h");
-  pin->add_option("--ttl", *ttl, "How long; 0s unpins")->type_name("TIME");
+  pin->add_option("--ttl", *ttl, "How long; 0s unpins")->type_name("TIME")->capture_default_str();
   pin->callback([=, &chosen] {
     chosen.run = [=](Context& c) {
       return WithDuration(c, "--ttl", *ttl, [&](Duration d) {
@@ -410,7 +410,9 @@ void AddDataCommands(CLI::App& app, Chosen& chosen) {
                                "  penstock match --descriptor model.json --tokens prompt.txt\n"
                                "  penstock match a b c --json");
   AddKeyArguments(match, which, true);
-  match->add_option("--reserve", *reserve, "Keep what was found for so long")->type_name("TIME");
+  match->add_option("--reserve", *reserve, "Keep what was found for so long; 0s does not")
+      ->type_name("TIME")
+      ->capture_default_str();
   match->callback([=, &chosen] {
     chosen.run = [=](Context& c) {
       return WithDuration(c, "--reserve", *reserve,

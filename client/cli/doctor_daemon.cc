@@ -141,7 +141,7 @@ void ExamineAdmin(const Context& context, uint64_t incarnation, std::vector<Find
                         "`penstock ns` and `top` do"});
     return;
   }
-  if (incarnation != 0 && status->incarnation() != fmt::format("{:016x}", incarnation)) {
+  if (incarnation != 0 && !IsSameDaemon(*status, incarnation)) {
     findings.push_back({Level::kFail, "admin",
                         fmt::format("{} is another daemon's (incarnation {})",
                                     context.settings().admin_address, status->incarnation()),

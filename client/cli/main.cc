@@ -7,6 +7,7 @@
 
 #include "client/cli/commands.h"
 #include "common/base/nearest.h"
+#include "common/base/units.h"
 
 namespace penstock::cli {
 namespace {
@@ -23,19 +24,27 @@ constexpr const char* kFooter =
 
 void AddSettings(CLI::App& app, GivenSettings& given) {
   app.add_option("--config", given.config, "YAML file with settings")->type_name("FILE");
-  app.add_option("--address", given.address, "Where the daemon serves clients")
+  // Their defaults are Settings', which the configuration and the environment may replace.
+  const Settings usual;
+  app.add_option("--address", given.address,
+                 fmt::format("Where the daemon serves clients, usually {}", usual.address))
       ->type_name("tcp://HOST:PORT|unix:///PATH");
-  app.add_option("--admin-address", given.admin_address, "Where the daemon is administered")
+  app.add_option("--admin-address", given.admin_address,
+                 fmt::format("Where the daemon is administered, usually {}", usual.admin_address))
       ->type_name("HOST:PORT");
-  app.add_option("--wire", given.wire, "What carries the bytes")
+  app.add_option("--wire", given.wire,
+                 fmt::format("What carries the bytes, usually {}", usual.wire))
       ->check(CLI::IsMember({"auto", "tcp", "ucx"}));
-  app.add_option("--tenant", given.tenant, "On whose behalf");
-  app.add_option("--namespace", given.ns, "A simple namespace of this name");
+  app.add_option("--tenant", given.tenant,
+                 fmt::format("On whose behalf, usually {}", usual.tenant));
+  app.add_option("--namespace", given.ns,
+                 fmt::format("A simple namespace of this name, usually {}", usual.ns));
   app.add_option("--descriptor", given.descriptor_file,
                  "JSON file that describes the namespace, instead of --namespace")
       ->type_name("FILE");
   app.add_option("--timeout", given.timeout,
-                 "The longest that one call may take, like 500ms or 10s")
+                 fmt::format("The longest that one call may take, like 500ms; usually {}",
+                             RoughDuration(usual.timeout)))
       ->type_name("TIME");
   app.add_flag("--json", given.json, "One JSON object on stdout, for scripts");
 }

@@ -55,7 +55,9 @@ void AddPingCommand(CLI::App& app, Chosen& chosen) {
   CLI::App* ping = AddCommand(app, "ping", "Measures round trips to a daemon",
                               "  penstock ping\n  penstock ping --count 1000 --json");
   const auto count = std::make_shared<int>(10);
-  ping->add_option("--count", *count, "Round trips")->check(CLI::Range(1, 1'000'000));
+  ping->add_option("--count", *count, "Round trips")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   ping->callback([=, &chosen] { chosen.run = [=](Context& c) { return Ping(c, *count); }; });
 }
 

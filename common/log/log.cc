@@ -247,19 +247,26 @@ LogWriter* StartedStandardError() {
 }
 
 LogWriter& StandardError() {
-  // What exit() finds still waiting is written then.
-  [[maybe_unused]] static const int registered = std::atexit([] { FlushLog(kLastFlush); });
   if (LogWriter* const writer = StartedStandardError()) return *writer;
-  // The first line of the process, perhaps a child whose parent's writer is left alone.
-  static std::atomic_flag starting = ATOMIC_FLAG_INIT;
-  while (starting.test_and_set(std::memory_order_acquire)) {
+  // The first line of the process, perhaps a child whose parent's writer is left alone. The thread
+  // that starts ours says for which process: a child that is forked in between must not wait for
+  // it.
+  static std::atomic<pid_t> starting{0};
+  const pid_t self = getpid();
+  pid_t holder = starting.load(std::memory_order_acquire);
+  while (holder == self ||
+         !starting.compare_exchange_weak(holder, self, std::memory_order_acquire)) {
     if (LogWriter* const writer = StartedStandardError()) return *writer;
+    holder = starting.load(std::memory_order_acquire);
   }
   if (StartedStandardError() == nullptr) {
+    // What exit() finds still waiting is written then.
+    static std::atomic<bool> registered{false};
+    if (!registered.exchange(true)) std::atexit([] { FlushLog(kLastFlush); });
     standard_error.store(new LogWriter(STDERR_FILENO, kMaxQueuedBytes, LostLine),
                          std::memory_order_release);
   }
-  starting.clear(std::memory_order_release);
+  starting.store(0, std::memory_order_release);
   return *StartedStandardError();
 }
 

@@ -67,12 +67,6 @@ class Step:
         print(f"      {text}", flush=True)
 
 
-def data_type() -> str:
-    """bfloat16 where the processor computes with it; else float32, which is several times faster."""
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    return "bfloat16" if {"avx512_bf16", "amx_bf16"} & set(flags) else "float32"
-
-
 def make_model(name: str, log: Path) -> str:
     """Directory of the model. Made by a process of its own: libraries talk while they do it, and
     its log has whose terms of use apply."""
@@ -124,7 +118,6 @@ def start_engine(
             directory,
             log=logs / f"engine-{number}.log",
             connector=connector,
-            dtype=data_type(),
             prefix_cache_retention_interval=None,
         )
         ask(engine, warm_up)  # The first request of any engine pays for one-off work.

@@ -71,6 +71,7 @@ class World:
 
 def prompts_of(name: str, model: Path, count: int) -> list[list[int]]:
     sizes = prompts.lengths(count, 300, 3000, seed=1)
+    sizes[-1] = 3 * CHUNK  # Whole chunks and nothing after them.
     if name == "llama":
         return prompts.random_prompts(sizes, models.LLAMA_VOCABULARY, seed=2)
     return prompts.text_prompts(model, sizes, seed=2)

@@ -21,7 +21,7 @@ from harness.compare import (
     whole_chunks,
 )
 from harness.daemon import DaemonProcess
-from harness.process import EngineProcess
+from harness.process import DATA_TYPE, EngineProcess
 
 pytestmark = pytest.mark.engine
 
@@ -29,7 +29,8 @@ CHUNK = 256
 CONNECTOR = {"decline_slow_loads": False, "lookup_timeout_ms": 10_000, "load_timeout_ms": 60_000}
 # Steps of 400 tokens end inside blocks and chunks. 39 blocks of 128 tokens hold the prompts of MANY,
 # which take 38, but not all that follows them.
-OPTIONS: dict[str, Any] = {"max_num_batched_tokens": 400, "kv_gib": 0.02}
+KV_GIB = 0.02 if DATA_TYPE == "bfloat16" else 0.04
+OPTIONS: dict[str, Any] = {"max_num_batched_tokens": 400, "kv_gib": KV_GIB}
 LONG = [2900, 1000, 401, 300]
 MANY = [1000, 1200, 1100, 1300]
 ANSWER = 200

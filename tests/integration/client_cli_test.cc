@@ -141,6 +141,11 @@ TEST_F(ClientCli, NsTopAndPingTellWhatTheDaemonDoes) {
   }
   EXPECT_TRUE(seen) << ns;
   EXPECT_THAT(Run("ns").out, HasSubstr("seen-by-ns"));
+  const std::string part =
+      WriteFile("part.json", R"({"model": "in-parts", "layout": "l", "group": 3,
+      "group_kind": "sliding:512", "tp_rank": 1, "tp_size": 2})");
+  EXPECT_EQ(Run("put x --descriptor " + part + " <" + WriteFile("x", "x")).exit_code, 0);
+  EXPECT_THAT(Run("ns").out, HasSubstr("group 3 sliding:512, tp 1 of 2"));
   const Json top = Run("top --json").json();
   EXPECT_EQ(top["pid"], daemon_->pid());
   EXPECT_GT(top["arena"]["capacity_bytes"], 0);
@@ -233,13 +238,21 @@ TEST_F(ClientCli, EveryCommandHasHelpWithExamplesAndCompletionKnowsThemAll) {
     EXPECT_THAT(bash, HasSubstr(std::string("    ") + command + ") words=")) << command;
     EXPECT_THAT(zsh, HasSubstr(std::string("'") + command + ":")) << command;
   }
+  WriteFile("part.json", "{}");
   const std::string script = WriteFile(
       "try.bash", bash +
                       "\nCOMP_WORDS=(penstock pu); COMP_CWORD=1; _penstock; echo ${COMPREPLY[*]}"
                       "\nCOMP_WORDS=(penstock bench --thr); COMP_CWORD=2; _penstock; "
+                      "echo ${COMPREPLY[*]}"
+                      "\nCOMP_WORDS=(penstock --tenant ''); COMP_CWORD=2; _penstock; "
+                      "echo ${COMPREPLY[*]}"
+                      "\nCOMP_WORDS=(penstock --config " +
+                      directory_.path() +
+                      "/par); COMP_CWORD=2; _penstock; "
                       "echo ${COMPREPLY[*]}\n");
   const std::string err = directory_.path() + "/stderr";
-  EXPECT_EQ(Shell("bash " + script + " 2>" + err, err).out, "put\n--threads\n");
+  EXPECT_EQ(Shell("bash " + script + " 2>" + err, err).out,
+            "put\n--threads\n\n" + directory_.path() + "/part.json\n");
 }
 
 TEST_F(ClientCli, BenchFindsNoWrongByteAndCountsWhatItDid) {

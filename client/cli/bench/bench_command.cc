@@ -277,7 +277,8 @@ void AddOptions(CLI::App* bench, BenchOptions& o) {
       ->capture_default_str();
   bench->add_option("--seed", o.work.seed, "Of keys, sizes and order")->capture_default_str();
   bench->add_flag("--with-daemon", o.with_daemon, "Start a daemon for it, and end that afterwards");
-  bench->add_option("--daemon", o.daemon.binary, "Its program")->type_name("PATH");
+  bench->add_option("--daemon", o.daemon.binary, "Its program; else the penstockd beside this one")
+      ->type_name("PATH");
   bench->add_option("--arena", o.daemon.arena, "Its memory; less than the values need: evictions")
       ->type_name("BYTES")
       ->capture_default_str();

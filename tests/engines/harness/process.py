@@ -33,8 +33,17 @@ ENGINE_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+
+def data_type() -> str:
+    """bfloat16 where the processor computes with it; else float32, which is many times faster."""
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    return "bfloat16" if {"avx512_bf16", "amx_bf16"} & set(flags) else "float32"
+
+
+DATA_TYPE = data_type()
+
 ENGINE_ARGUMENTS: dict[str, Any] = {
-    "dtype": "bfloat16",
+    "dtype": DATA_TYPE,
     "max_model_len": 4096,
     "max_num_batched_tokens": 4096,
     "max_num_seqs": 8,

@@ -9,9 +9,9 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 def lengths(count: int, shortest: int, longest: int, seed: int) -> list[int]:
-    """`count` lengths, the shortest and the longest among them."""
+    """`count` lengths, the shortest and the longest among them, spread evenly by their logarithm."""
     rng = random.Random(seed)
-    middle = [rng.randrange(shortest, longest + 1) for _ in range(count - 2)]
+    middle = [round(shortest * (longest / shortest) ** rng.random()) for _ in range(count - 2)]
     return [shortest, longest, *middle]
 
 

@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from .process import ENGINE_ENVIRONMENT, connector_config, python_path
+from .process import DATA_TYPE, ENGINE_ENVIRONMENT, connector_config, python_path
 
 
 class ServerProcess:
@@ -38,7 +38,7 @@ class ServerProcess:
         self.model = str(model)
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", self.model, "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--dtype", "bfloat16", "--max-model-len", "4096", "--enforce-eager"]
+        command += ["--dtype", DATA_TYPE, "--max-model-len", "4096", "--enforce-eager"]
         command += ["--max-num-batched-tokens", "4096", "--max-num-seqs", "8", "--seed", "0"]
         command += ["--kv-cache-memory-bytes", str(1 << 29), *(arguments or [])]
         if connector is not None:

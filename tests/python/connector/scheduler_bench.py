@@ -87,6 +87,13 @@ class Bench:
         self.shape = shape
         self.blocks = {}
 
+    def new_request(self, daemon, stored):
+        """A request of 1,000 tokens, of which the daemon has the first `stored` chunks."""
+        request = Request("r", 1000)
+        self.keep(daemon, request, range(stored))
+        self.side.on_new_request(request)
+        return request
+
     def give_blocks(self, request, first=1, null=()):
         count = -(-request.num_tokens // 128)
         self.blocks[request.request_id] = tuple(

@@ -26,9 +26,7 @@ def test_nothing_stored_is_answered_at_once(daemon):
 
 def test_stored_prefix_is_offered_in_whole_chunks(daemon):
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(2))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=2)
     assert bench.side.matched_tokens(request, 0) == (512, True)
     assert bench.side.matched_tokens(request, 384) == (128, True)
     assert bench.side.matched_tokens(request, 512) == (0, False)
@@ -85,9 +83,7 @@ def test_one_token_is_left_to_compute(daemon):
 
 def test_asking_again_changes_nothing_and_asks_the_daemon_once(daemon):
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     for _ in range(10):
         assert bench.side.matched_tokens(request, 0) == (768, True)
     assert daemon.log.count("match") == 1
@@ -97,9 +93,7 @@ def test_asking_again_changes_nothing_and_asks_the_daemon_once(daemon):
 def test_pending_answer_is_asked_for_again_next_step(daemon):
     daemon.delay = lambda name: 3 if name == "match" else 0
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(2))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=2)
     answers = [bench.side.matched_tokens(request, 0) for _ in range(4)]
     assert answers[0] == (None, False)
     assert answers[-1] == (512, True)
@@ -163,9 +157,7 @@ def test_request_that_must_not_read_the_cache_is_not_looked_up(daemon):
 
 def test_load_covers_the_chunks_and_leaves_the_engines_own_blocks_alone(daemon):
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     assert bench.side.matched_tokens(request, 384) == (384, True)
     bench.side.allocated(request, bench.give_blocks(request), 384)
     (job,) = bench.step().loads
@@ -200,9 +192,7 @@ def test_hybrid_prefix_needs_the_window_of_the_sliding_group(daemon):
 
 def test_second_call_after_a_load_plans_nothing(daemon):
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     bench.side.matched_tokens(request, 0)
     ids = bench.give_blocks(request)
     bench.side.allocated(request, ids, 768)
@@ -216,9 +206,7 @@ def test_second_call_after_a_load_plans_nothing(daemon):
 
 def test_failed_load_is_never_tried_again_for_the_request(daemon):
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     bench.side.matched_tokens(request, 0)
     bench.side.allocated(request, bench.give_blocks(request), 768)
     bench.step()
@@ -233,9 +221,7 @@ def test_failed_load_is_never_tried_again_for_the_request(daemon):
 
 def test_abort_in_mid_load_cancels_it_and_gives_the_reservation_back(daemon):
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     bench.side.matched_tokens(request, 0)
     bench.side.allocated(request, bench.give_blocks(request), 768)
     bench.step()
@@ -248,9 +234,7 @@ def test_abort_in_mid_load_cancels_it_and_gives_the_reservation_back(daemon):
 def test_abort_before_the_answer_leaves_no_reservation(daemon):
     daemon.delay = lambda name: 5
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     bench.side.request_finished(request)
     assert daemon.reservations == set()
 
@@ -437,18 +421,14 @@ def test_load_that_runs_into_its_deadline_pauses_loading_but_not_storing(daemon)
 def test_slow_loads_are_declined(daemon):
     bench = Bench(decline_slow_loads=True)
     bench.side.update(WorkerReport(loads=[(1 << 20, 1.0)], prefills=[(1000, 0.1)]), (), ())
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     assert bench.side.matched_tokens(request, 0) == (0, False)
     assert bench.side.counters["loads_declined"] == 1
 
 
 def test_stale_reservation_is_renewed_before_it_is_used(daemon):
     bench = Bench(reserve_ttl_s=10)
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     assert bench.side.matched_tokens(request, 0) == (768, True)
     before = set(daemon.reservations)
     bench.clock.now += 8
@@ -481,9 +461,7 @@ def test_nothing_is_done_before_chunks_can_be_named(daemon):
 
 def test_forgetting_makes_what_is_stored_unreachable(daemon):
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     bench.side.forget()
     assert bench.side.matched_tokens(request, 0) == (0, False)
     assert daemon.reservations == set()
@@ -491,9 +469,7 @@ def test_forgetting_makes_what_is_stored_unreachable(daemon):
 
 def test_forgetting_fails_the_loads_that_are_on_their_way(daemon):
     bench = Bench()
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     bench.side.matched_tokens(request, 0)
     bench.side.allocated(request, bench.give_blocks(request), 768)
     bench.step()
@@ -537,7 +513,5 @@ def test_refused_lookup_is_a_miss(daemon, code):
         return op
 
     bench.side._client.match = match
-    request = Request("r", 1000)
-    bench.keep(daemon, request, range(3))
-    bench.side.on_new_request(request)
+    request = bench.new_request(daemon, stored=3)
     assert bench.side.matched_tokens(request, 0) == (0, False)
