@@ -196,9 +196,10 @@ int Get(const Context& context, const KeyArguments& which, const std::string& pa
   std::ofstream file;
   if (path != "-") file.open(path, std::ios::binary | std::ios::trunc);
   std::ostream& out = path == "-" ? std::cout : file;
+  const bool opened = !out.fail();
   if (!out.write(value.data(), static_cast<std::streamsize>(value.size())).flush()) {
-    return context.Fail(
-        Status(Code::kInvalidArgument, fmt::format("cannot write {}: {}", path, ErrnoText(errno))));
+    return context.Fail(Status(opened ? Code::kIoError : Code::kInvalidArgument,
+                               fmt::format("cannot write {}: {}", path, ErrnoText(errno))));
   }
   Json result = Describe(session->ns, keys->front());
   result["bytes"] = value.size();

@@ -28,7 +28,8 @@ void CallTable::Add(std::shared_ptr<Call> call) {
 }
 
 void CallTable::SendQueued() {
-  while (session_ != nullptr && !queued_.empty() &&
+  // What waits when a session ends waits for the next one.
+  while (session_ != nullptr && !session_->closing() && !queued_.empty() &&
          in_flight_.size() < session_->info().max_in_flight &&
          session_->queued_bytes() < kMaxUnsentBytes) {
     const std::shared_ptr<Call> call = std::move(queued_.front());
@@ -171,6 +172,8 @@ bool CallTable::Locate(uint64_t request_id, const DataHeader& header, Pieces& pi
 void CallTable::OnData(uint64_t request_id, const DataHeader& header, const Status& status) {
   const auto it = calls_.find(request_id);
   if (it == calls_.end()) return;
+  // OnClosed() ends it, and says so to the operation as a whole.
+  if (!status.ok() && session_->closing()) return;
   const std::shared_ptr<Call> call = it->second;
   call->OnData(header, status);
   Heard();

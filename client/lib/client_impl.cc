@@ -163,7 +163,7 @@ OperationPtr ClientImpl::Refuse(const OperationRef& operation, const Status& why
   operation->AddStatus(why);
   ++counters_.failed;
   LeaveFlight();
-  operation->Complete();
+  operation->Complete(/*in_forked_child=*/getpid() != pid_);
   return std::make_shared<OperationHandle>(operation);
 }
 

@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-// Sessions that do not even live this long do not make the pauses short again.
+// A daemon whose sessions do not even live this long is not asked for the next one at once.
 constexpr Duration kHealthyLife = std::chrono::seconds(1);
 
 }  // namespace
@@ -86,15 +86,12 @@ void Link::Closed(const Status& why) {
   session_ = nullptr;
   last_error_ = why;
   ++disconnects_;
-  if (MonotonicNow() - up_since_ >= kHealthyLife) pause_ = Duration::zero();
   state_ = State::kComingBack;
   if (stopped_) return;
   StartPatience();
-  if (pause_ == Duration::zero()) {
-    Dial();
-  } else {
-    DialLater();
-  }
+  if (MonotonicNow() - up_since_ < kHealthyLife) return DialLater();
+  pause_ = Duration::zero();
+  Dial();
 }
 
 }  // namespace penstock

@@ -1,11 +1,11 @@
 // Link: keeps one session with the daemon, and another one when that is lost.
 //
 // Losing the daemon is noticed at once when its sockets close, and by heartbeats when it is silent.
-// The first try to reach it again follows at once, further ones after pauses that double up to
-// ClientOptions::reconnect_max, each shortened at random so that many clients do not come together.
-// For ClientOptions::patience after a loss the link counts as "coming back": what is asked
-// meanwhile waits. After that it counts as down, and everything fails at once until a session is up
-// again.
+// The first try to reach it again follows at once, unless the session was one of a few moments;
+// further ones after pauses that double up to ClientOptions::reconnect_max, each shortened at
+// random so that many clients do not come together. For ClientOptions::patience after a loss the
+// link counts as "coming back": what is asked meanwhile waits. After that it counts as down, and
+// everything fails at once until a session is up again.
 //
 // Everything runs on the client's loop, but for state().
 

@@ -49,7 +49,7 @@ void OperationState::SetStat(const StatReply& reply) {
   stat_.manifest = stat_manifest_;
 }
 
-void OperationState::Complete() {
+void OperationState::Complete(bool in_forked_child) {
   passes_.clear();
   namespaces.clear();
   OnDone on_done = std::exchange(on_done_, nullptr);
@@ -59,7 +59,9 @@ void OperationState::Complete() {
     done_.store(true, std::memory_order_release);
     changed_.SignalAll();
   }
-  if (on_done) owner_.loop().Post([self, on_done = std::move(on_done)] { on_done(*self); });
+  if (!on_done) return;
+  if (in_forked_child) return on_done(*self);  // The loop's thread stayed with the parent.
+  owner_.loop().Post([self, on_done = std::move(on_done)] { on_done(*self); });
 }
 
 }  // namespace penstock

@@ -76,8 +76,8 @@ class OperationState final : public Operation, public std::enable_shared_from_th
   Status abort_reason;  // Not kOk: being ended.
 
   // Wakes those who wait; the callback follows from the loop (or, for an operation that never
-  // reached it, from there all the same).
-  void Complete();
+  // reached it, from there all the same). In a forked child, which has no loop, it is called here.
+  void Complete(bool in_forked_child = false);
 
  private:
   // A fork()ed child has no loop that could end anything.

@@ -107,11 +107,14 @@ class Session {
   // away, data still to be sent is replaced by zeros or dropped, and the peer told that the item
   // failed (OnDataFailed(), kCancelled). `done` is called when that is true, after the SendDones
   // concerned, also when the session dies meanwhile. Bounded: a wire that cannot stop an operation
-  // within a second closes the session.
+  // within a second, or ten if others move meanwhile, closes the session.
   virtual void Abandon(uint64_t request_id, std::function<void()> done) = 0;
 
   // Bytes accepted by SendMessage()/SendData() and not yet taken by the socket: for back-pressure.
   virtual size_t queued_bytes() const = 0;
+
+  // It has begun to end: nothing more is sent, what is on its way fails, and OnClosed() follows.
+  virtual bool closing() const = 0;
 
   // Ends the session; OnClosed(why) follows from the loop, never from inside this call.
   virtual void Close(const Status& why) = 0;

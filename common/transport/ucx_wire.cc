@@ -20,6 +20,8 @@ constexpr uint64_t kBytesPerTurn = 2u << 20;
 // How long nothing may move while an operation that was abandoned goes on. (With a peer that is
 // only slow, it ends by itself.)
 constexpr std::chrono::seconds kStopPatience{1};
+// The longest that an abandoned transfer may take while others of the session move.
+constexpr std::chrono::seconds kStopLimit{10};
 
 // UCX must not meet memory that is not there: it would take the process along. What is registered
 // was looked at then; for the rest it is done now, which takes as long as reading /proc/self/maps.
@@ -85,6 +87,7 @@ struct UcxWire::Wait {
   uint64_t request_id = 0;
   std::function<void()> done;
   EventLoop::TimerId timer = 0;
+  const MonotonicTime since = MonotonicNow();
 };
 
 UcxWire::UcxWire(WireOwner& owner, UcxWorker& worker)
@@ -377,7 +380,10 @@ void UcxWire::Abandon(uint64_t request_id, std::function<void()> done) {
 // UCX cannot take an operation back. Closing by force can.
 void UcxWire::WatchWait(Wait& wait) {
   wait.timer = worker_.loop().After(kStopPatience, [this, &wait] {
-    if (MonotonicNow() - last_progress_ < kStopPatience) return WatchWait(wait);
+    const MonotonicTime now = MonotonicNow();
+    if (now - last_progress_ < kStopPatience && now - wait.since < kStopLimit) {
+      return WatchWait(wait);
+    }
     owner_.Close(Status(Code::kDisconnected, "an abandoned transfer did not end"));
   });
 }

@@ -365,6 +365,23 @@ TEST(ClientLink, AReplyThatDoesNotParseEndsTheSessionAndTheClientComesBack) {
   EXPECT_TRUE(again->status().ok());
 }
 
+TEST(ClientLink, ADaemonWhoseSessionsDieAtOnceIsNotAskedForTheNextWithoutAPause) {
+  Puppet puppet;
+  const auto client = puppet.Connect([](ClientOptions& options) {
+    options.reconnect_min = options.reconnect_max = milliseconds(200);
+    options.patience = seconds(60);
+  });
+  constexpr int kRounds = 4;
+  const MonotonicTime start = MonotonicNow();
+  for (int i = 0; i < kRounds; ++i) {
+    const OperationPtr ping = client->Ping(Soon());
+    puppet.Send(MessageType::kReply, puppet.Next(MessageType::kRelease).id, {std::byte{1}});
+    ASSERT_TRUE(ping->Wait(Soon()));
+  }
+  // Each pause is shortened by half at most, and the last session has none before its end.
+  EXPECT_GE(Elapsed(start), (kRounds - 1) * milliseconds(100));
+}
+
 TEST(ClientLink, TheDaemonsWindowIsKept) {
   Puppet puppet({.max_in_flight = 3});
   const auto client = puppet.Connect();

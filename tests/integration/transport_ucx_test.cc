@@ -1,6 +1,7 @@
 // What only the ucx wire can get wrong: hostile peers that speak UCX, threads that poll, and shared
 // memory that a dead process leaves behind.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -265,6 +266,42 @@ size_t SegmentsOf(pid_t pid) {
     count += creator == pid ? 1 : 0;
   }
   return count;
+}
+
+// Where leaks are looked for, this is what finds a session that nobody frees.
+TEST(TransportUcx, AClientThatEndsWhileItConnectsLeavesNothing) {
+  // A listening socket whose accept() waits, and its port.
+  const auto listen = [](uint16_t& port) {
+    UniqueFd fd = ListenOn(Resolve({Address::Kind::kTcp, "127.0.0.1", 0}, true)->front(),
+                           /*v6_only=*/false, /*backlog=*/4)
+                      .value();
+    fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+    port = ToAddress(LocalAddress(fd.get()).value()).port;
+    return fd;
+  };
+  uint16_t port = 0, silent_port = 0;
+  const UniqueFd control = listen(port), silent = listen(silent_port);
+  auto loop = std::move(EventLoop::Start("client")).value();
+  RecordingEvents events;
+  DialOptions options;
+  options.address = {Address::Kind::kTcp, "127.0.0.1", port};
+  options.wire = "ucx";
+  loop->Run([&] {
+    Dial(*loop, options, Deadline::After(std::chrono::hours(1)), events,
+         [](const Result<Session*>&) { ADD_FAILURE() << "nobody answers"; });
+  });
+  RawPeer daemon{UniqueFd(accept(control.get(), nullptr, nullptr))};
+  ASSERT_TRUE(daemon.Read().has_value());
+  HelloReply reply;
+  reply.version = kProtocolVersion;
+  reply.max_in_flight = 10;
+  reply.max_chunk_bytes = 1u << 20;
+  reply.wire = "ucx";
+  reply.ucx_port = silent_port;
+  daemon.Send(MessageType::kHelloReply, 0, EncodeHelloReply(reply));
+  const UniqueFd reached(accept(silent.get(), nullptr, nullptr));  // UCX is on its way.
+  EXPECT_TRUE(reached.valid());
+  loop->Stop();
 }
 
 TEST(TransportUcx, AKilledProcessLeavesNoSharedMemory) {

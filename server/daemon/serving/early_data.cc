@@ -12,23 +12,42 @@ bool SameFrame(const DataHeader& a, const DataHeader& b) {
 
 }  // namespace
 
-bool EarlyData::Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces) {
+bool EarlyBudget::TryTake(uint64_t bytes) {
+  uint64_t taken = bytes_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > max_bytes_ - taken) return false;
+  } while (!bytes_.compare_exchange_weak(taken, taken + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+EarlyData::Entry* EarlyData::EntryOf(uint64_t request_id) {
   const auto it = entries_.find(request_id);
-  if (it == entries_.end() && entries_.size() >= kMaxFrames) return false;
-  Entry& entry = it == entries_.end() ? entries_[request_id] : it->second;
-  const bool room = frames_ < kMaxFrames && header.length <= max_bytes_ - bytes_;
-  const bool twice = std::any_of(entry.frames.begin(), entry.frames.end(), [&](const Frame& frame) {
-    return SameFrame(frame.header, header);
-  });
-  if (entry.state != State::kWaiting || !room || twice || header.length == 0) {
-    entry.lost = true;
+  if (it != entries_.end()) return &it->second;
+  return entries_.size() < kMaxFrames ? &entries_[request_id] : nullptr;
+}
+
+bool EarlyData::Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces) {
+  Entry* const entry = EntryOf(request_id);
+  if (entry == nullptr) return false;
+  const bool twice =
+      std::any_of(entry->frames.begin(), entry->frames.end(),
+                  [&](const Frame& frame) { return SameFrame(frame.header, header); });
+  const bool room = entry->state == State::kWaiting && !twice && header.length > 0 &&
+                    frames_ < kMaxFrames && header.length <= max_bytes_ - bytes_;
+  if (!room || !all_.TryTake(header.length)) {
+    entry->lost = true;
     return false;
   }
   Frame frame{.header = header, .bytes = std::make_unique<std::byte[]>(header.length)};
   pieces.push_back({frame.bytes.get(), header.length});
-  Account(frame, 1);
-  entry.frames.push_back(std::move(frame));
+  bytes_ += header.length;
+  ++frames_;
+  entry->frames.push_back(std::move(frame));
   return true;
+}
+
+void EarlyData::OnDataFailed(uint64_t request_id) {
+  if (Entry* const entry = EntryOf(request_id)) entry->lost = true;
 }
 
 std::optional<EarlyData::Frame> EarlyData::OnData(uint64_t request_id, const DataHeader& header,
@@ -44,8 +63,8 @@ std::optional<EarlyData::Frame> EarlyData::OnData(uint64_t request_id, const Dat
   found->status = status;
   if (entry.state == State::kWaiting) return std::nullopt;
   Frame frame = std::move(*found);
-  Account(frame, -1);
-  const bool wanted = entry.state == State::kClaimed;
+  Release(frame);
+  const bool wanted = entry.state == State::kClaimed && !frame.disowned;
   entry.frames.erase(found);
   if (entry.frames.empty()) entries_.erase(it);
   return wanted ? std::optional<Frame>(std::move(frame)) : std::nullopt;
@@ -69,7 +88,7 @@ EarlyData::Claimed EarlyData::Claim(uint64_t request_id) {
   std::vector<Frame> rest;
   for (Frame& frame : entry.frames) {
     if (frame.landed) {
-      Account(frame, -1);
+      Release(frame);
       claimed.landed.push_back(std::move(frame));
     } else {
       claimed.on_their_way.push_back(frame.header);
@@ -81,15 +100,18 @@ EarlyData::Claimed EarlyData::Claim(uint64_t request_id) {
   return claimed;
 }
 
-void EarlyData::Disown(uint64_t request_id) {
+void EarlyData::Disown(uint64_t request_id, const DataHeader& header) {
   const auto it = entries_.find(request_id);
-  if (it != entries_.end()) it->second.state = State::kForgotten;
+  if (it == entries_.end()) return;
+  for (Frame& frame : it->second.frames) {
+    if (SameFrame(frame.header, header)) frame.disowned = true;
+  }
 }
 
 void EarlyData::Erase(uint64_t request_id) {
   const auto it = entries_.find(request_id);
   if (it == entries_.end()) return;
-  for (const Frame& frame : it->second.frames) Account(frame, -1);
+  for (const Frame& frame : it->second.frames) Release(frame);
   entries_.erase(it);
 }
 
@@ -100,7 +122,7 @@ void EarlyData::Forget(uint64_t request_id) {
     if (entry.state == State::kWaiting) entry.state = State::kForgotten;
     if (entry.state == State::kForgotten) {
       std::erase_if(entry.frames, [this](const Frame& frame) {
-        if (frame.landed) Account(frame, -1);
+        if (frame.landed) Release(frame);
         return frame.landed;
       });
     }
@@ -108,9 +130,10 @@ void EarlyData::Forget(uint64_t request_id) {
   }
 }
 
-void EarlyData::Account(const Frame& frame, int sign) {
-  bytes_ += sign > 0 ? frame.header.length : -frame.header.length;
-  frames_ += sign > 0 ? 1 : -1;
+void EarlyData::Release(const Frame& frame) {
+  bytes_ -= frame.header.length;
+  --frames_;
+  all_.Return(frame.header.length);
 }
 
 }  // namespace penstock

@@ -37,7 +37,7 @@ ServedSession::ServedSession(Session& session, Serving& serving, uint32_t data_t
       owner_(static_cast<OwnerId>(record_->id)),
       namespaces_(serving.store, session.info().tenant),
       reservations_(serving.limits.max_reservations_per_session),
-      early_(uint64_t{kEarlyRequests} * session.info().eager_bytes) {
+      early_(uint64_t{kEarlyRequests} * session.info().eager_bytes, serving.early) {
   counters_.sessions_opened.Add();
   counters_.sessions.Add(1);
   serving_.directory.Add(record_);
@@ -94,9 +94,13 @@ void ServedSession::OnSimple(MessageType type, uint64_t request_id, ByteSpan bod
 }
 
 Result<InFlight::Slot> ServedSession::Admit() {
+  const size_t window = session_.info().max_in_flight;
   const size_t mine = stores_.size() + fetches_.size();
-  if (mine >= session_.info().max_in_flight) {
-    return Status(Code::kBusy, fmt::format("{} requests of the session are in flight", mine));
+  // A client's window has room again once it has cancelled a FETCH, of which the wire may still
+  // have bytes: as much as that again.
+  const size_t all = mine + cancelled_fetches_.size();
+  if (mine >= window || all >= 2 * window) {
+    return Status(Code::kBusy, fmt::format("{} requests of the session are in flight", all));
   }
   auto slot = serving_.in_flight.TryEnter();
   if (!slot) {
@@ -127,7 +131,10 @@ void ServedSession::OnFetch(uint64_t request_id, ByteSpan body) {
         NoteActivity();
         Pump();
       },
-      [this](uint64_t id) { fetches_.erase(id); });
+      [this](uint64_t id) {
+        fetches_.erase(id);
+        cancelled_fetches_.erase(id);
+      });
   fetches_.emplace(request_id, job);
   turns_.push_back(job);
   job->Start(*request, *selection, namespaces_);
@@ -190,12 +197,10 @@ void ServedSession::ReplayEarlyData(uint64_t request_id, const std::shared_ptr<S
       CountDiscarded(frame.header);
     }
   }
-  bool all_taken = true;
   for (const DataHeader& header : early.on_their_way) {
     Pieces pieces;
-    all_taken &= job->Locate(header, pieces);
+    if (!job->Locate(header, pieces)) early_.Disown(request_id, header);
   }
-  if (!all_taken) early_.Disown(request_id);
   if (early.lost) job->OnDataLost();
 }
 
@@ -205,6 +210,8 @@ void ServedSession::OnCancel(uint64_t request_id) {
   const auto it = fetches_.find(request_id);
   if (it == fetches_.end()) return;  // Answered already, or never asked: nothing to do.
   const std::shared_ptr<FetchJob> job = it->second;
+  fetches_.erase(it);
+  cancelled_fetches_.emplace(request_id, job);
   job->Cancel();
 }
 
@@ -246,7 +253,11 @@ void ServedSession::OnData(uint64_t request_id, const DataHeader& header, const 
 }
 
 void ServedSession::OnDataFailed(uint64_t request_id, const DataHeader& header) {
-  if (const auto job = FindStore(request_id)) job->OnDataFailed(header);
+  if (const auto job = FindStore(request_id)) {
+    job->OnDataFailed(header);
+  } else if (request_id > latest_request_) {
+    early_.OnDataFailed(request_id);
+  }
 }
 
 void ServedSession::OnClosed(const Status& why) {
@@ -256,6 +267,7 @@ void ServedSession::OnClosed(const Status& why) {
   // Their destructors give everything back and count what was lost.
   stores_.clear();
   fetches_.clear();
+  cancelled_fetches_.clear();
   serving_.store.ReleaseOwner(owner_);
   serving_.directory.Remove(record_->id);
   counters_.sessions_closed[why.code()].Add();

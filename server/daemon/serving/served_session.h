@@ -65,6 +65,7 @@ class ServedSession final : public SessionEvents {
   SessionReservations reservations_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<StoreJob>> stores_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<FetchJob>> fetches_;
+  absl::flat_hash_map<uint64_t, std::shared_ptr<FetchJob>> cancelled_fetches_;
   // Fetches that may have more to send, in the order of their turns.
   std::deque<std::weak_ptr<FetchJob>> turns_;
   uint64_t fetch_bytes_queued_ = 0;  // Given to the wire and not done.

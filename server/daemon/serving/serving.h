@@ -8,6 +8,7 @@
 
 #include "common/base/deadline.h"
 #include "server/daemon/serving/counters.h"
+#include "server/daemon/serving/early_data.h"
 #include "server/daemon/serving/fetch_budget.h"
 #include "server/daemon/serving/in_flight.h"
 #include "server/daemon/serving/session_directory.h"
@@ -31,6 +32,8 @@ struct ServingLimits {
   uint64_t inline_commit_bytes = 256u << 10;
   // Bytes of manifests in one FETCH reply; items beyond are answered with kTooLarge.
   uint64_t reply_manifest_bytes = 6u << 20;
+  // Data of all sessions that overtook its request and waits for it.
+  uint64_t early_bytes = 64u << 20;
   Duration default_deadline = std::chrono::seconds(30);  // For requests that state none.
   Duration max_deadline = std::chrono::hours(1);         // Longer ones are cut to it.
   // After a STORE's deadline, for bytes that were sent before it and are still on their way.
@@ -46,6 +49,7 @@ struct Serving {
         workers(the_workers),
         limits(the_limits),
         in_flight(the_limits.max_in_flight),
+        early(the_limits.early_bytes),
         fetching(static_cast<uint64_t>(the_limits.max_fetching *
                                        static_cast<double>(the_store.arena().size()))) {}
 
@@ -53,6 +57,7 @@ struct Serving {
   WorkerPool& workers;
   const ServingLimits limits;
   InFlight in_flight;
+  EarlyBudget early;
   FetchBudget fetching;
   ServingCounters counters;
   // The self-check counts here, so that the figures above are the clients' alone.

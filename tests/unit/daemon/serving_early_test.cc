@@ -65,6 +65,54 @@ TEST_F(ServingEarlyTest, ARequestWhoseEarlyDataFoundNoRoomFailsAtOnce) {
   ExpectIdle();
 }
 
+TEST_F(ServingEarlyTest, ARefusedItemTakesNothingFromTheOthersStillOnTheirWay) {
+  Put(Key("a"), "aaaa");
+  EXPECT_TRUE(Data(7, 0, 0, "aaaa", /*land=*/false));
+  EXPECT_TRUE(Data(7, 1, 0, "bbb", /*land=*/false));
+  Send(MessageType::kStore, 7, Eager({{"a", "aaaa"}, {"b", "bbb"}}).Encode());
+  Land(7, 0, 0, 4);
+  Land(7, 1, 0, 3);
+  EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kAlreadyExists, Code::kOk));
+  ExpectIdle();
+}
+
+TEST_F(ServingEarlyTest, AFrameThatOverlapsAnotherOnItsWayFailsTheItemOnceBothHaveLanded) {
+  EXPECT_TRUE(Data(7, 0, 0, "aaa", /*land=*/false));
+  EXPECT_TRUE(Data(7, 0, 2, "aa", /*land=*/false));
+  Send(MessageType::kStore, 7, Eager({{"a", "aaaa"}}).Encode());
+  Land(7, 0, 2, 2);
+  EXPECT_EQ(session_->waiting_messages(), 0u) << "the wire still writes into the item's memory";
+  Land(7, 0, 0, 3);
+  EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kInvalidArgument));
+  ExpectIdle();
+}
+
+TEST_F(ServingEarlyTest, AFailureThatOvertakesItsRequestIsNotForgotten) {
+  On([&, id = IdOf(7)] { served_->OnDataFailed(id, {.item = 0, .status = 1}); });
+  Send(MessageType::kStore, 7, Eager({{"a", "aaaa"}}).Encode());
+  EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kBusy));
+  ExpectIdle();
+}
+
+TEST_F(ServingEarlyTest, AllSessionsTogetherKeepABoundedAmount) {
+  ServingLimits limits;
+  limits.early_bytes = 10;
+  Start(limits);
+  ScriptedSession other_session(*loop_);
+  std::unique_ptr<ServedSession> other;
+  On([&] {
+    other = std::make_unique<ServedSession>(other_session, *serving_, 0, /*internal=*/false);
+    Pieces pieces;
+    EXPECT_TRUE(other->Locate(1, {.item = 0, .length = 8}, pieces));
+  });
+  EXPECT_FALSE(Data(7, 0, 0, "aaaa"));
+  Send(MessageType::kStore, 7, Eager({{"a", "aaaa"}}).Encode());
+  EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kBusy));
+  On([&] { other.reset(); });
+  EXPECT_EQ(serving_->early.bytes(), 0u);
+  EXPECT_TRUE(Data(8, 0, 0, "aaaa"));
+}
+
 TEST_F(ServingEarlyTest, DataOfOldRequestsIsNeverKept) {
   Send(MessageType::kStore, 50, Eager({{"a", "aaaa"}}).Encode());
   EXPECT_FALSE(DataWithId(IdOf(50) - 1, 0, 0, "bbb"));
@@ -94,12 +142,14 @@ TEST_F(ServingEarlyTest, AnAbandonedRequestLetsGoOfItsEarlyFrames) {
 }
 
 TEST(EarlyData, KeepsWithinItsBytesAndGivesThemBack) {
-  EarlyData early(100);
+  EarlyBudget all(1000);
+  EarlyData early(100, all);
   Pieces pieces;
   EXPECT_TRUE(early.Locate(1, {.item = 0, .length = 60}, pieces));
   EXPECT_FALSE(early.Locate(1, {.item = 1, .length = 41}, pieces));
   EXPECT_TRUE(early.Locate(2, {.item = 0, .length = 40}, pieces));
   EXPECT_EQ(early.bytes(), 100u);
+  EXPECT_EQ(all.bytes(), 100u);
   EXPECT_FALSE(early.OnData(2, {.item = 0, .length = 40}, Status::Ok()).has_value());
   const EarlyData::Claimed two = early.Claim(2);
   ASSERT_EQ(two.landed.size(), 1u);
@@ -109,11 +159,13 @@ TEST(EarlyData, KeepsWithinItsBytesAndGivesThemBack) {
   EXPECT_TRUE(early.Holds(1, {.item = 0, .length = 60}));
   EXPECT_FALSE(early.OnData(1, {.item = 0, .length = 60}, Status::Ok()).has_value());
   EXPECT_EQ(early.bytes(), 0u);
+  EXPECT_EQ(all.bytes(), 0u);
   EXPECT_EQ(early.frames(), 0u);
 }
 
 TEST(EarlyData, FramesWithoutRoomAreRememberedInABoundedNumber) {
-  EarlyData early(0);
+  EarlyBudget all(1000);
+  EarlyData early(0, all);
   Pieces pieces;
   for (uint64_t id = 1; id <= 2 * EarlyData::kMaxFrames; ++id) {
     EXPECT_FALSE(early.Locate(id, {.length = 1}, pieces));

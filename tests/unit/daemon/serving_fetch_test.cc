@@ -219,6 +219,29 @@ TEST_F(ServingFetchTest, ACancelledFetchReleasesItsChunksOnlyWhenTheWireHasLetGo
   ExpectIdle();
 }
 
+TEST_F(ServingFetchTest, ACancelledFetchGivesItsPlaceInTheWindowToTheNext) {
+  session_->mutable_info().max_in_flight = 1;
+  Put(Key("a"), "aaaa");
+  session_->finish_sends_at_once = false;
+  session_->finish_abandons_at_once = false;
+  Send(MessageType::kFetch, 7, Fetching({Key("a")}).Encode());
+  TakeFetch(7);
+  Send(MessageType::kFetch, 8, Fetching({Key("a")}).Encode());
+  EXPECT_EQ(TakeReply(8).head.status, Code::kBusy);
+  Send(MessageType::kCancel, 7, {});
+  Send(MessageType::kFetch, 9, Fetching({Key("a")}).Encode());
+  EXPECT_THAT(TakeFetch(9).statuses, ElementsAre(Code::kOk));
+  // As many as that again, and no more, may be cancelled and still be read by the wire.
+  Send(MessageType::kCancel, 9, {});
+  Send(MessageType::kFetch, 10, Fetching({Key("a")}).Encode());
+  EXPECT_EQ(TakeReply(10).head.status, Code::kBusy);
+  for (int i = 0; i < 2; ++i) {
+    FinishOldest(Status(Code::kCancelled));
+    On([&] { session_->held_abandons[i](); });
+  }
+  ExpectIdle();
+}
+
 TEST_F(ServingFetchTest, AFetchThatNobodyReadsEndsAtItsDeadline) {
   Put(Key("a"), Pattern(5000, 3));
   session_->finish_sends_at_once = false;

@@ -17,7 +17,7 @@
 #include "common/format/checksum.h"
 #include "common/keys/namespace.h"
 #include "server/daemon/serving/served_session.h"
-#include "tests/unit/daemon/scripted_session.h"
+#include "tests/unit/scripted_session.h"
 
 namespace penstock {
 

@@ -2,8 +2,8 @@
 // a SendData() or an Abandon() when the test says so. For the orders of events that a real wire
 // shows once in a million.
 
-#ifndef PENSTOCK_TESTS_UNIT_DAEMON_SCRIPTED_SESSION_H_
-#define PENSTOCK_TESTS_UNIT_DAEMON_SCRIPTED_SESSION_H_
+#ifndef PENSTOCK_TESTS_UNIT_SCRIPTED_SESSION_H_
+#define PENSTOCK_TESTS_UNIT_SCRIPTED_SESSION_H_
 
 #include <deque>
 #include <optional>
@@ -78,6 +78,7 @@ class ScriptedSession final : public Session {
   }
 
   size_t queued_bytes() const override { return 0; }
+  bool closing() const override { return closed_with.has_value(); }
   void Close(const Status& why) override { closed_with = why; }
 
   // Takes the oldest message for `request_id`, waiting for it up to ten seconds. From any thread
@@ -126,4 +127,4 @@ class ScriptedSession final : public Session {
 
 }  // namespace penstock
 
-#endif  // PENSTOCK_TESTS_UNIT_DAEMON_SCRIPTED_SESSION_H_
+#endif  // PENSTOCK_TESTS_UNIT_SCRIPTED_SESSION_H_
