@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/engines"), str(ROOT / "connector/penstock_vllm")]
+CONNECTOR = ROOT / "connector/penstock_vllm"
+sys.path.insert(0, str(ROOT / "tests/engines"))
 
 # Of one test with all that is set up for it: several engines and twenty long prompts, or a model that
 # is made and looked at for the first time.
@@ -36,7 +37,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "engine: runs a real inference engine")
     config.addinivalue_line("markers", "long: takes minutes")
     package = config.getoption("--build-dir").resolve() / "python"
-    sys.path.insert(0, str(package))
+    # The connector of this tree first: what is built may be of another, and has a connector, too.
+    sys.path[:0] = [str(CONNECTOR), str(package)]
     # For the engine processes.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(package), os.environ.get("PYTHONPATH")])
