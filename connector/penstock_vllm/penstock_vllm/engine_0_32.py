@@ -42,6 +42,10 @@ def _kind_of(spec: Any) -> tuple[str, int]:
     name = type(spec).__name__
     if not spec.prefix_cacheable or spec.prefix_replay_tokens:
         raise Unsupported(f"KV of kind {name} takes no part in prefix caching")
+    if getattr(spec, "non_causal", False):
+        raise Unsupported(
+            f"{name} attends to tokens that come later: the KV of a prefix depends on what follows it"
+        )
     if name in ("FullAttentionSpec", "MLAAttentionSpec"):
         return ("full" if name == "FullAttentionSpec" else "mla"), 0
     if name == "SlidingWindowSpec":
@@ -56,6 +60,13 @@ def shape_of(kv_cache_config: Any, vllm_config: Any, config: ConnectorConfig) ->
     """Raises Unsupported and IdentityError."""
     from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
 
+    # The engine switches it off where a prefix must not be reused, and has done so by the time that
+    # connectors are made: for pooling over all tokens, for attention that is not causal, ...
+    if not vllm_config.cache_config.enable_prefix_caching:
+        raise Unsupported(
+            "prefix caching is off, by the operator or because this model or backend cannot reuse "
+            "a prefix; start the engine with --enable-prefix-caching if the model allows it"
+        )
     parallel = vllm_config.parallel_config
     if parallel.prefill_context_parallel_size > 1:
         raise Unsupported("prefill context parallelism is not supported")

@@ -75,10 +75,14 @@ class SimulatedEngine:
         max_seqs: int = 8,
         world_size: int = 1,
         policy: str | None = None,
+        prefix_caching: bool = True,
+        non_causal: bool = False,
     ) -> None:
         self.window = window
         self.world_size = world_size
         self.vllm_config = self._make_config(model, extra, max_batched_tokens, max_seqs, policy)
+        self.vllm_config.cache_config.enable_prefix_caching = prefix_caching
+        self._non_causal = non_causal
         self.groups = self._make_groups()
         kv_config = KVCacheConfig(num_blocks, [], self.groups, kv_cache_layout="LBHNC")
         self.vllm_config.cache_config.num_gpu_blocks = num_blocks
@@ -274,7 +278,8 @@ class SimulatedEngine:
         common = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 2, "dtype": torch.int16}
         groups = [
             KVCacheGroupSpec(
-                ["model.layers.2.attn", "model.layers.5.attn"], FullAttentionSpec(**common)
+                ["model.layers.2.attn", "model.layers.5.attn"],
+                FullAttentionSpec(**common, non_causal=self._non_causal),
             )
         ]
         if self.window is not None:

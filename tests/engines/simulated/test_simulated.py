@@ -181,6 +181,19 @@ def test_attached_but_empty_takes_no_more_steps_with_computation(daemon, engines
     assert engine.steps == alone.steps
 
 
+@pytest.mark.parametrize("option", [{"prefix_caching": False}, {"non_causal": True}], ids=str)
+def test_where_a_prefix_cannot_be_reused_the_engine_runs_as_if_alone(daemon, engines, option):
+    tokens = prompt(random.Random(21), 330)
+    engine = engines(**option, world_size=2)
+    assert engine.connector.debug_state() == {"enabled": False}
+    assert [worker._worker for worker in engine.workers] == [None, None]
+    for name in ("a", "b"):
+        engine.add(name, tokens)
+        engine.run()
+        assert engine.finished[name].tokens == engine.expect(tokens)
+    assert (engine.blocks_in_use, daemon.log) == (0, [])
+
+
 def test_daemon_killed_at_every_possible_step(daemon, engines):
     tokens = prompt(random.Random(10), 330)
     first = engines()
