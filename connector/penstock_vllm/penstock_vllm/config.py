@@ -39,6 +39,9 @@ class ConnectorConfig:
     store: bool = _option(True, "store what the engine computes")
     load: bool = _option(True, "load what is stored")
     store_decode: bool = _option(True, "store chunks that generated tokens complete, too")
+    trust_media_ids: bool = _option(
+        False, "share prompts with images, video or audio, too: clients name them by content"
+    )
 
     lookup_timeout_ms: int = _option(
         100, "a lookup that takes longer is a miss", low=1, high=60_000

@@ -423,6 +423,9 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         )
 
     def _suffix_of(self, request: Any) -> bytes | None:
+        if engine.has_media(request) and not self._config.trust_media_ids:
+            # The block hashes hold a name of each image, which may be one that the client chose.
+            return None
         adapter = engine.adapter_of(request)
         digest = None
         if adapter is not None:

@@ -205,7 +205,19 @@ def engine_facts(
         hash_algorithm=hash_algorithm(vllm_config),
         none_hash=chain_start,
         speculation=speculation,
+        media=_media_processing(model) if config.trust_media_ids else "",
     )
+
+
+def _media_processing(model: Any) -> str:
+    """Digest of what the operator says of how media are processed; empty if nothing.
+
+    The engine's names of media say it of the request's own settings only.
+    """
+    media = model.multimodal_config
+    names = ("mm_processor_kwargs", "media_io_kwargs")
+    said = {name: getattr(media, name) for name in names if getattr(media, name, None)}
+    return digest_config(said) if said else ""
 
 
 def _depends_on_length(hf_config: dict[str, Any]) -> bool:
@@ -223,6 +235,10 @@ def volatile_tokens(vllm_config: Any) -> int:
     if vllm_config.speculative_config is None:
         return 0
     return 1 + int(vllm_config.num_speculative_tokens)
+
+
+def has_media(request: Any) -> bool:
+    return bool(request.mm_features)
 
 
 def adapter_of(request: Any) -> tuple[str, str] | None:

@@ -256,6 +256,8 @@ class EngineFacts:
     hash_algorithm: str
     none_hash: str
     speculation: str = ""
+    media: str = ""
+    """How images, video and audio are processed, where that is not the model's own way."""
     generation: int = 0
     """Not 0 once the weights may have changed in place: nothing older is read then."""
 
@@ -298,6 +300,7 @@ def namespace_fields(facts: EngineFacts, shape: Shape, worker: WorkerFacts) -> l
                     "quantization": facts.quantization,
                     "runner": facts.runner,
                     "speculation": facts.speculation,
+                    **({"media": facts.media} if facts.media else {}),
                 },
             }
         )

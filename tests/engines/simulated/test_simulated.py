@@ -6,6 +6,7 @@ was not aborted ends with what the model says, no block is leaked, block 0 is ne
 
 from __future__ import annotations
 
+import copy
 import random
 
 import penstock
@@ -179,6 +180,49 @@ def test_attached_but_empty_takes_no_more_steps_with_computation(daemon, engines
     engine.add("r", tokens)
     check_end(engine, {"r": alone.finished["r"].tokens})
     assert engine.steps == alone.steps
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_prompt_with_an_image_is_left_alone_unless_media_names_are_trusted(
+    daemon, engines, trusted
+):
+    """Its block hashes may hold what a client calls the image, whatever it shows."""
+    tokens = prompt(random.Random(22), 330)
+    for pulls in (0, 320 if trusted else 0):
+        engine = engines(
+            {"chunk_tokens": 32, "decline_slow_loads": False, "trust_media_ids": trusted}
+        )
+        hear_of = engine.connector.on_new_request
+
+        def with_image(request, hear_of=hear_of):
+            request.mm_features = ["image"]
+            hear_of(request)
+            request.mm_features = []  # The model has no encoder for it.
+
+        engine.connector.on_new_request = with_image
+        engine.add("r", tokens)
+        check_end(engine, {"r": engine.expect(tokens)})
+        assert pulled(engine) == pulls
+    assert bool(daemon.chunks) == trusted and ("match" in daemon.log) == trusted
+
+
+def test_how_media_are_processed_is_part_of_the_name_where_their_names_are_trusted(engines):
+    from penstock_vllm import engine_0_32
+    from penstock_vllm.config import ConnectorConfig
+    from vllm.config import MultiModalConfig
+
+    vllm_config = copy.copy(engines().vllm_config)
+    vllm_config.model_config = copy.copy(vllm_config.model_config)
+
+    def media(trusted, **options):
+        vllm_config.model_config.multimodal_config = MultiModalConfig(**options)
+        config = ConnectorConfig(trust_media_ids=trusted)
+        return engine_0_32.engine_facts(vllm_config, config, "w", "0").media
+
+    few, many = ({"mm_processor_kwargs": {"max_pixels": n}} for n in (9, 99))
+    frames = {"media_io_kwargs": {"video": {"num_frames": 9}}}
+    assert media(False, **few) == media(True) == ""
+    assert len({media(True), media(True, **few), media(True, **many), media(True, **frames)}) == 4
 
 
 @pytest.mark.parametrize("option", [{"prefix_caching": False}, {"non_causal": True}], ids=str)
