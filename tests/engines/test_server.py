@@ -47,6 +47,13 @@ def test_server_answers_from_what_another_engine_stored(llama, place, starter):
         metrics = wait_for_metric(server, "vllm:penstock_stored_chunks_total", chunks)
         assert metrics["vllm:penstock_stored_chunks_total"] == chunks
         assert metrics["vllm:penstock_pulled_tokens_total"] == tokens
+        server.reset_cache()
+        anew = server.complete(asked[0])
+        chunks += len(asked[0]) // CHUNK
+        metrics = wait_for_metric(server, "vllm:penstock_stored_chunks_total", chunks)
+        assert metrics["vllm:penstock_stored_chunks_total"] == chunks
+        assert metrics["vllm:penstock_pulled_tokens_total"] == tokens
+        assert anew["choices"][0]["token_ids"] == cold[0]["tokens"]
         daemon.kill()
         again = server.complete(asked[0][:500] + asked[1][:500])
         assert len(again["choices"][0]["token_ids"]) == 8

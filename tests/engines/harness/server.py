@@ -44,6 +44,7 @@ class ServerProcess:
         if connector is not None:
             command += ["--kv-transfer-config", json.dumps(connector_config(connector))]
         environment = {**os.environ, **ENGINE_ENVIRONMENT, "PYTHONPATH": python_path()}
+        environment["VLLM_SERVER_DEV_MODE"] = "1"  # For reset_cache().
         del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # As people run it.
         with open(log, "ab") as sink:
             # A session of its own: the server starts more processes, and all of them must go.
@@ -79,6 +80,19 @@ class ServerProcess:
         request = urllib.request.Request(f"{self.base}/v1/completions", data, headers)
         with urllib.request.urlopen(request, timeout=600) as reply:
             return json.load(reply)
+
+    def reset_cache(self, seconds: float = 60.0) -> None:
+        """As the connector's README says. Tries again while chunks are on their way to the store."""
+        url = f"{self.base}/reset_prefix_cache?reset_external=true"
+        request = urllib.request.Request(url, method="POST")
+        deadline = time.monotonic() + seconds
+        while True:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                if json.load(reply)["success"]:
+                    return
+            if time.monotonic() > deadline:
+                raise TimeoutError("the server did not reset its cache")
+            time.sleep(0.1)
 
     def metrics(self) -> dict[str, float]:
         """Sums over labels, by name; a label `source` stays part of the name."""
