@@ -430,8 +430,9 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         digest = None
         if adapter is not None:
             try:
-                digest = self._digests.adapter(adapter[1], engine.adapter_load(request))
-            except IdentityError:
+                digest = self._digests.adapter(adapter[1], *engine.adapter_load(request))
+            except IdentityError as error:
+                logger.info_once("Penstock: adapter %s is not shared: %s", adapter[0], str(error))
                 return None
             if digest is None:
                 return None  # Still being read: this request goes without.

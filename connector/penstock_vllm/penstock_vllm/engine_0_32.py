@@ -247,13 +247,10 @@ def adapter_of(request: Any) -> tuple[str, str] | None:
     return (lora.lora_name, lora.lora_path) if lora is not None else None
 
 
-def adapter_load(request: Any) -> int | None:
-    """The number under which the engine loaded the request's adapter; None if it loads it anew.
-
-    A number stands for weights in memory, whatever happens to their files afterwards.
-    """
+def adapter_load(request: Any) -> tuple[int, bool]:
+    """(number under which the engine loads the request's adapter, whether in place of another)."""
     lora = request.lora_request
-    return None if getattr(lora, "load_inplace", False) else int(lora.lora_int_id)
+    return int(lora.lora_int_id), bool(lora.load_inplace)
 
 
 def recompute_failed_loads(vllm_config: Any) -> bool:

@@ -14,16 +14,17 @@ import math
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .messages import Shape, WorkerFacts
 
 _WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 # How an adapter's weights are applied: scaling, rank-stabilised or not, target modules.
 _ADAPTER_CONFIG = "adapter_config.json"
-_MAX_LOADS = 4096
+_MAX_ADAPTERS = 4096
 _READ_BYTES = 1 << 22
 # Of a model's configuration: what says nothing about the bytes.
 _CONFIG_NOISE = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
@@ -95,13 +96,28 @@ def _digest_files(kind: bytes, files: list[Path], cache: Path | None) -> str:
     return total.hexdigest()
 
 
-def _state_of(files: list[Path]) -> tuple[tuple[str | int, ...], ...]:
-    """What can be seen of files without reading them: changes when one is replaced or rewritten."""
-    state: list[tuple[str | int, ...]] = []
-    for file in files:
-        status = file.stat()
-        state.append((file.name, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
-    return tuple(state)
+class _Seen(NamedTuple):
+    """What can be seen of a file without reading it: changes when it is replaced or rewritten."""
+
+    name: str
+    device: int
+    number: int
+    size: int
+    modified: int
+    changed: int
+    """The kernel's own time, in nanoseconds: of a rename, too, and nobody can set it back."""
+
+
+def _state_of(path: Path) -> tuple[_Seen, ...]:
+    """Of the adapter in the directory `path`: of its files, of the directory, of links to them.
+
+    Raises IdentityError and OSError.
+    """
+    return tuple(
+        _Seen(file.name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+        for file in [path, *adapter_files(path)]
+        for s in (file.lstat(), file.stat())
+    )
 
 
 def _digest_file(file: Path, cache: Path | None) -> str:
@@ -109,7 +125,8 @@ def _digest_file(file: Path, cache: Path | None) -> str:
     if real.parent.name == "blobs" and len(real.name) == 64 and _is_hex(real.name):
         return real.name
     status = real.stat()
-    key = f"{real}|{status.st_dev}|{status.st_ino}|{status.st_size}|{status.st_mtime_ns}"
+    times = f"{status.st_mtime_ns}|{status.st_ctime_ns}"
+    key = f"{real}|{status.st_dev}|{status.st_ino}|{status.st_size}|{times}"
     entry = cache / hashlib.sha256(key.encode()).hexdigest() if cache is not None else None
     if entry is not None:
         try:
@@ -144,9 +161,15 @@ def _keep(entry: Path, text: str) -> None:
         pass
 
 
+def _make_room(known: dict[Any, Any], key: Any) -> None:
+    """For `key` in a table of adapters: the one that came first goes."""
+    if key not in known and len(known) >= _MAX_ADAPTERS:
+        known.pop(next(iter(known)))
+
+
 @dataclasses.dataclass
 class _Digest:
-    """Of the files at a path, as they were when `state` was looked at."""
+    """Of the files at a path, as they were when `state` was first looked at."""
 
     state: tuple[Any, ...]
     result: str | Exception | None = None  # None while it is being computed.
@@ -157,10 +180,11 @@ class Background:
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
+        self._started = time.time_ns()
         self._lock = threading.Condition()
         self._weights: dict[str, _Digest] = {}
         self._adapters: dict[str, _Digest] = {}
-        self._loads: dict[tuple[str, int], str] = {}
+        self._loads: dict[int, str | None] = {}
 
     def start(self, path: str) -> None:
         self._find(self._weights, path, (), digest_weights)
@@ -172,28 +196,29 @@ class Background:
         """
         return self._find(self._weights, path, (), digest_weights)
 
-    def adapter(self, path: str, load: int | None = None) -> str | None:
-        """The digest of an adapter as its files are now: engines load adapters at any time.
+    def adapter(self, path: str, load: int, in_place: bool = False) -> str | None:
+        """The digest of the adapter that the engine loads from `path` under the number `load`.
 
-        Looks at the files, and reads them again when they changed. None while that goes on. What
-        the engine loaded under the number `load` keeps the digest that it had then.
-        Raises IdentityError.
+        The engine reads the files when it likes: before the adapter's first request, and again
+        after it had no room for it. So a digest says what the engine has only of files that have
+        not changed since before it could read them, and of a number that stood for nothing else.
+
+        None while the files are being read. Raises IdentityError.
         """
-        loaded = None if load is None else self._loads.get((path, load))
-        if loaded is not None:
-            return loaded
-        digest = self._adapter_now(path)
-        if load is not None and digest is not None:
-            if len(self._loads) >= _MAX_LOADS:
-                self._loads.pop(next(iter(self._loads)))
-            self._loads[(path, load)] = digest
-        return digest
-
-    def _adapter_now(self, path: str) -> str | None:
+        known = self._loads.get(load, path)
+        _make_room(self._loads, load)
+        self._loads[load] = path if known == path and not in_place else None
+        if self._loads[load] is None:
+            raise IdentityError(f"adapter {load} was loaded in place of another one")
         try:
-            state = _state_of(adapter_files(Path(path)))
+            state = _state_of(Path(path))
         except OSError as error:
             raise IdentityError(str(error)) from error
+        _make_room(self._adapters, path)
+        first = self._adapters.get(path)
+        changed = max(seen.changed for seen in state)
+        if changed > self._started or (first is not None and first.state != state):
+            raise IdentityError(f'"{path}" has changed since the engine started')
         return self._find(self._adapters, path, state, digest_adapter)
 
     def wait(self, seconds: float) -> None:
@@ -210,7 +235,7 @@ class Background:
     ) -> str | None:
         with self._lock:
             digest = known.get(path)
-            if digest is None or digest.state != state:
+            if digest is None:
                 digest = known[path] = _Digest(state)
                 threading.Thread(
                     target=self._work,

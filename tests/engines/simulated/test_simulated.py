@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import random
+import time
+import types
 
 import penstock
 import pytest
@@ -204,6 +206,28 @@ def test_prompt_with_an_image_is_left_alone_unless_media_names_are_trusted(
         check_end(engine, {"r": engine.expect(tokens)})
         assert pulled(engine) == pulls
     assert bool(daemon.chunks) == trusted and ("match" in daemon.log) == trusted
+
+
+def test_adapter_is_shared_unless_it_may_not_be_what_its_files_say(engines, tmp_path):
+    from vllm.lora.request import LoRARequest
+
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"1")
+    connector = engines().connector
+
+    def suffix(load, **options):
+        request = types.SimpleNamespace(mm_features=[], cache_salt=None)
+        request.lora_request = LoRARequest("a", load, str(tmp_path), **options)
+        return connector._suffix_of(request)
+
+    deadline = time.monotonic() + 10
+    while suffix(1) is None and time.monotonic() < deadline:  # Its files are being read.
+        connector._digests.wait(0.05)
+    assert suffix(1) == suffix(2) is not None
+    assert suffix(2, load_inplace=True) is None is suffix(2)
+    time.sleep(0.02)
+    (tmp_path / "adapter_config.json").write_text("[]")
+    assert suffix(1) is None is suffix(3)
 
 
 def test_how_media_are_processed_is_part_of_the_name_where_their_names_are_trusted(engines):

@@ -101,7 +101,13 @@ def test_digest_of_weights_is_kept_and_follows_a_change(tmp_path):
     assert digest_weights(model, cache) != first
     file.write_bytes(b"2" * 100)
     os.utime(file, ns=(1, time.time_ns() + 10**9))
-    assert digest_weights(model, cache) == digest_weights(model, None) != first
+    second = digest_weights(model, cache)
+    assert second == digest_weights(model, None) != first
+    time.sleep(0.02)
+    modified = file.stat().st_mtime_ns
+    file.write_bytes(b"3" * 100)
+    os.utime(file, ns=(1, modified))
+    assert digest_weights(model, cache) == digest_weights(model, None) != second
 
 
 def test_cache_that_cannot_be_written_is_no_error(tmp_path):
@@ -146,40 +152,116 @@ def test_how_an_adapters_weights_are_applied_is_part_of_its_digest(tmp_path, cha
     retrained = digest_adapter(make_adapter(tmp_path / "retrained", b"2" * 100), None)
     assert one == same and len({one, other, retrained}) == 3
     background = Background(None)
-    assert wait_for_adapter(background, tmp_path / "one") == one
-    assert wait_for_adapter(background, tmp_path / "other") == other
+    assert wait_for_adapter(background, tmp_path / "one", 1) == one
+    assert wait_for_adapter(background, tmp_path / "other", 2) == other
 
 
 def test_adapter_without_its_configuration_has_no_digest(tmp_path):
     (make_adapter(tmp_path / "a") / "adapter_config.json").unlink()
     with pytest.raises(IdentityError, match=r"adapter_config\.json"):
-        Background(None).adapter(str(tmp_path / "a"))
+        Background(None).adapter(str(tmp_path / "a"), 1)
 
 
-def wait_for_adapter(background, path):
+def wait_for_adapter(background, path, load=1):
     deadline = time.monotonic() + 10
-    while (digest := background.adapter(str(path))) is None and time.monotonic() < deadline:
+    while (digest := background.adapter(str(path), load)) is None and time.monotonic() < deadline:
         background.wait(0.05)
     return digest
 
 
+def start_background():
+    """Its tick of the file system's clock is over: what changes now changes after its start."""
+    background = Background(None)
+    time.sleep(0.02)
+    return background
+
+
+def rewrite(adapter, name):
+    """In place, as long as before, and as old as its owner can make it look."""
+    file = adapter / name
+    modified = file.stat().st_mtime_ns
+    file.write_bytes(file.read_bytes().replace(b"1", b"2"))
+    os.utime(file, ns=(modified, modified))
+
+
+def rename(adapter, name):
+    new = adapter.parent / "new"
+    new.write_bytes((adapter / name).read_bytes())
+    os.replace(new, adapter / name)
+
+
+def swap_directory(adapter, name):
+    adapter.rename(adapter.parent / "old")
+    (adapter.parent / "other").rename(adapter)
+
+
+def swap_link(adapter, name):
+    link = adapter.parent / "link"
+    link.symlink_to(adapter.parent / "other")
+    adapter.rename(adapter.parent / "old")
+    link.rename(adapter)
+
+
+def remove(adapter, name):
+    """Now the engine would read another one."""
+    (adapter / "adapter_model.safetensors").unlink()
+
+
+CHANGES = pytest.mark.parametrize("change", [rewrite, rename, swap_directory, swap_link, remove])
+
+
+@CHANGES
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
-def test_adapter_whose_files_are_replaced_is_never_named_by_the_old_ones(tmp_path, name):
+@pytest.mark.parametrize("seen", [False, True])
+def test_adapter_that_changes_after_the_start_has_no_name(tmp_path, change, name, seen):
+    """The engine loaded it before, or will load it again: nobody knows which of the two it has."""
     adapter = make_adapter(tmp_path / "a")
-    background = Background(tmp_path / "cache")
-    first = wait_for_adapter(background, adapter)
-    old = adapter / name
-    new = tmp_path / "new"
-    new.write_bytes(old.read_bytes().replace(b"1", b"2"))  # As long as the old one, and as old.
-    os.utime(new, ns=(1, old.stat().st_mtime_ns))
-    os.replace(new, old)
-    assert background.adapter(str(adapter)) != first
-    second = wait_for_adapter(background, adapter)
-    assert second == digest_adapter(adapter, None) != first
-    old.write_bytes(old.read_bytes().replace(b"2", b"3"))  # In place.
-    os.utime(old, ns=(1, time.time_ns() + 10**9))
-    assert background.adapter(str(adapter)) not in (first, second)
-    assert wait_for_adapter(background, adapter) == digest_adapter(adapter, None)
+    (adapter / "adapter_model.bin").write_bytes(b"3" * 100)
+    make_adapter(tmp_path / "other", b"2" * 100)
+    background = start_background()
+    if seen:
+        assert wait_for_adapter(background, adapter) == digest_adapter(adapter, None)
+    change(adapter, name)
+    for load in (1, 2, 1):
+        with pytest.raises(IdentityError, match="changed"):
+            background.adapter(str(adapter), load)
+    # After a restart the engine can have read nothing else.
+    assert wait_for_adapter(Background(None), adapter) == digest_adapter(adapter, None)
+
+
+def test_change_that_looks_older_than_the_start_is_noticed_all_the_same(tmp_path):
+    """Where the clock of the file server is behind."""
+    adapter = make_adapter(tmp_path / "a")
+    background = start_background()
+    background._started += 10**12
+    wait_for_adapter(background, adapter)
+    rewrite(adapter, "adapter_config.json")
+    with pytest.raises(IdentityError, match="changed"):
+        background.adapter(str(adapter), 1)
+
+
+def test_number_of_an_adapter_that_stood_for_another_one_has_no_name(tmp_path):
+    one, other = make_adapter(tmp_path / "one"), make_adapter(tmp_path / "other", b"2" * 100)
+    background = Background(None)
+    assert wait_for_adapter(background, one, 1) is not None
+    for path in (other, one):
+        with pytest.raises(IdentityError, match="in place"):
+            background.adapter(str(path), 1)
+    assert wait_for_adapter(background, other, 2) == digest_adapter(other, None)
+    with pytest.raises(IdentityError, match="in place"):
+        background.adapter(str(one), 3, in_place=True)
+    with pytest.raises(IdentityError, match="in place"):
+        background.adapter(str(one), 3)
+
+
+def test_tables_of_adapters_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock_vllm.identity._MAX_ADAPTERS", 2)
+    adapters = [make_adapter(tmp_path / str(i)) for i in range(4)]
+    background = Background(None)
+    for _ in range(2):
+        for load, adapter in enumerate(adapters):
+            assert wait_for_adapter(background, adapter, load) == digest_adapter(adapter, None)
+            assert len(background._adapters) <= 2 and len(background._loads) <= 2
 
 
 def test_adapter_that_did_not_change_is_read_once(tmp_path, monkeypatch):
@@ -187,15 +269,17 @@ def test_adapter_that_did_not_change_is_read_once(tmp_path, monkeypatch):
     background = Background(None)
     first = wait_for_adapter(background, adapter)
     monkeypatch.setattr("penstock_vllm.identity._digest_file", lambda *_: pytest.fail("read again"))
-    assert [background.adapter(str(adapter)) for _ in range(3)] == [first] * 3
+    assert [background.adapter(str(adapter), load) for load in (1, 1, 2)] == [first] * 3
 
 
-def test_adapter_that_appears_later_is_found(tmp_path):
-    background = Background(None)
+def test_adapter_that_appears_later_has_no_name_until_the_engine_restarts(tmp_path):
+    background = start_background()
     with pytest.raises(IdentityError):
-        background.adapter(str(tmp_path / "a"))
+        background.adapter(str(tmp_path / "a"), 1)
     make_adapter(tmp_path / "a")
-    assert wait_for_adapter(background, tmp_path / "a") is not None
+    with pytest.raises(IdentityError, match="changed"):
+        background.adapter(str(tmp_path / "a"), 1)
+    assert wait_for_adapter(Background(None), tmp_path / "a") is not None
 
 
 def test_configuration_digest_ignores_where_the_model_lies():
@@ -233,17 +317,3 @@ def test_chunk_that_is_not_whole_blocks_is_refused():
     assert choose_chunk_tokens(512, [128], [], 128) == 512
     with pytest.raises(IdentityError, match="multiple of 128"):
         choose_chunk_tokens(200, [128], [], 128)
-
-
-def test_adapter_that_the_engine_has_loaded_keeps_its_digest_until_it_is_loaded_again(tmp_path):
-    adapter = make_adapter(tmp_path / "a")
-    background = Background(None)
-    first = wait_for_adapter(background, adapter)
-    assert background.adapter(str(adapter), load=1) == first
-    config = adapter / "adapter_config.json"
-    config.write_bytes(config.read_bytes() + b" ")
-    assert background.adapter(str(adapter), load=1) == first
-    second = wait_for_adapter(background, adapter)
-    assert second != first
-    assert background.adapter(str(adapter), load=2) == second
-    assert background.adapter(str(adapter), load=1) == first
