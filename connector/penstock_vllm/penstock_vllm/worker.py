@@ -73,6 +73,8 @@ class WorkerSide:
         self._chunk_bytes: list[int] = []
         self._loads: dict[str, _Load] = {}
         self._stores: dict[int, _Store] = {}
+        self._stores_to_start: list[StoreJob] = []  # When the step's forward pass is over.
+        self._newest_store = 0
         self._report = WorkerReport()
         self._settled: set[str] = set()
         self._failed: set[str] = set()
@@ -148,11 +150,18 @@ class WorkerSide:
 
     def begin_step(self, plan: StepPlan) -> None:
         """Before the forward pass. Loads start at once: their blocks are nobody else's."""
+        # The engine does not always call end_step(): with speculation, only in the last stage of a
+        # pipeline. What the pass before computed is complete by now in any case.
+        self._start_stores()
+        self._forward_began = None
+        self._stores_to_start = list(plan.stores)
         if plan.namespaces is not None:
             self._set_namespaces(plan.namespaces[self._ranks["pp_rank"], self._ranks["tp_rank"]])
         for job_id in plan.cancelled_stores:
             if job_id in self._stores:
                 self._stores[job_id].op.cancel()
+            elif job_id > self._newest_store:  # It never came here, and would be waited for.
+                self._report.stores[job_id] = StoreOutcome(ranks=1)
         for request_id in plan.cancelled_loads:
             if request_id in self._loads:
                 self._loads[request_id].cancelled = True
@@ -171,8 +180,7 @@ class WorkerSide:
             seconds = self._clock() - self._forward_began
             self._report.prefills.append((plan.scheduled_tokens, seconds))
             self._forward_began = None
-        for store in plan.stores:
-            self._start_store(store)
+        self._start_stores()
         if plan.scheduled_tokens == 0:
             self._wait_for_one()
 
@@ -198,6 +206,7 @@ class WorkerSide:
             pending.op.cancel()
         self._loads.clear()
         self._stores.clear()
+        self._stores_to_start.clear()
         self._close_pages()
 
     # --- Parts -----------------------------------------------------------------------------------
@@ -245,6 +254,12 @@ class WorkerSide:
         self._report.failed_loads[request_id] = why
         self._failed.add(request_id)
         self._settled.add(request_id)
+
+    def _start_stores(self) -> None:
+        jobs, self._stores_to_start = self._stores_to_start, []
+        for job in jobs:
+            self._newest_store = job.job_id
+            self._start_store(job)
 
     def _start_store(self, job: StoreJob) -> None:
         if self._pages is None or not self._groups:

@@ -197,7 +197,9 @@ class PageStore:
     def close(self) -> None:
         self.closed = True
 
-    def _start(self, name: str, chunks: list[PageChunk], one: Callable[[PageChunk], Code]) -> Op:
+    def _start(self, name: str, chunks: list[PageChunk], one: Callable[..., Code]) -> Op:
+        # As they are now: groups may be removed while their operations go on.
+        views = [self._groups[chunk.group][1] for chunk in chunks]
         for chunk in chunks:
             blocks, *_ = self._groups[chunk.group]
             assert len(chunk.blocks) == blocks, "a chunk with the wrong number of blocks"
@@ -205,7 +207,7 @@ class PageStore:
             assert name == "load" or all(b > 0 for b in chunk.blocks), "a hole in a store"
         return Op(
             name,
-            lambda: [one(chunk) for chunk in chunks],
+            lambda: [one(chunk, of_one) for chunk, of_one in zip(chunks, views, strict=True)],
             lambda: [Code.CANCELLED] * len(chunks),
             lambda: [Code.DISCONNECTED] * len(chunks),
         )
@@ -216,21 +218,21 @@ class PageStore:
         assert offset >= 0 and offset + view.page_bytes <= size, "a page outside its storage"
         return start + offset
 
-    def _load_one(self, chunk: PageChunk) -> Code:
+    def _load_one(self, chunk: PageChunk, views: list[PageView]) -> Code:
         code = daemon.fault("load", chunk.key)
         if code is not None:
             return code
         if chunk.key not in daemon.chunks:
             return Code.MISS
         pages = iter(daemon.chunks[chunk.key])
-        for view in self._groups[chunk.group][1]:
+        for view in views:
             for block in chunk.blocks:
                 page = next(pages)
                 if block != SKIPPED_BLOCK:
                     ctypes.memmove(self._address(view, block), page, view.page_bytes)
         return Code.OK
 
-    def _store_one(self, chunk: PageChunk) -> Code:
+    def _store_one(self, chunk: PageChunk, views: list[PageView]) -> Code:
         code = daemon.fault("store", chunk.key)
         if code is not None:
             return code
@@ -238,7 +240,7 @@ class PageStore:
             return Code.ALREADY_EXISTS
         daemon.chunks[chunk.key] = [
             ctypes.string_at(self._address(view, block), view.page_bytes)
-            for view in self._groups[chunk.group][1]
+            for view in views
             for block in chunk.blocks
         ]
         daemon.parents[chunk.key] = chunk.parent

@@ -7,13 +7,14 @@ import ctypes
 import fake_penstock
 import pytest
 from penstock import NamespaceDescriptor, PageView, prefix_key
-from penstock_vllm.messages import LoadItem, LoadJob, StepPlan
+from penstock_vllm.messages import LoadItem, LoadJob, StepPlan, StoreItem, StoreJob, StoreOutcome
 from penstock_vllm.worker import WorkerSide
 from scheduler_bench import FULL
 
 PAGE = 8
 FIELDS = {"model": "m", "group": 0}
 RANKS = {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "dcp_rank": 0, "dcp_size": 1}
+STORES = [StoreJob(i, [StoreItem(0, b"s%d" % i, None, 256, [1, 2])]) for i in range(3)]
 JOB = LoadJob("r", 0, 1.0, [LoadItem(0, b"1", [1, 2])])
 
 
@@ -53,3 +54,41 @@ def test_load_that_is_cancelled_with_the_plan_that_brings_it_does_not_begin(work
     worker.begin_step(StepPlan(loads=[JOB], cancelled_loads=["r"]))
     assert worker.take_finished() == ({"r"}, {"r"})
     assert "load" not in daemon.log
+
+
+def test_store_whose_step_is_not_ended_begins_with_the_next_step(worker, daemon):
+    """As in all stages of a pipeline but the last, with speculation."""
+    one, two, three = STORES
+    worker.begin_step(StepPlan(stores=[one], scheduled_tokens=500))
+    assert "store" not in daemon.log
+    worker.begin_step(StepPlan(stores=[two], scheduled_tokens=500))
+    assert worker.take_report().stores == {0: StoreOutcome(ranks=1, stored=1, bytes=2 * PAGE)}
+    worker.begin_step(StepPlan(namespaces={(0, 0): [{**FIELDS, "model": "n"}]}))
+    plan = StepPlan(stores=[three])
+    worker.begin_step(plan)
+    worker.end_step(plan)
+    assert set(worker.take_report().stores) == {1, 2}
+    worker.end_step(plan)
+    assert worker.take_report() is None
+    # Before the change of namespaces, and after it.
+    spaces = [NamespaceDescriptor(**{**FIELDS, "model": m}).fingerprint_bytes() for m in "mn"]
+    assert prefix_key(spaces[0], None, b"s1") in daemon.chunks
+    assert prefix_key(spaces[1], None, b"s2") in daemon.chunks
+
+
+def test_steps_that_are_not_ended_say_nothing_about_prefill(worker):
+    worker.begin_step(StepPlan(scheduled_tokens=500))
+    plan = StepPlan()
+    worker.begin_step(plan)
+    worker.end_step(plan)
+    assert worker.take_report() is None
+
+
+def test_cancelled_store_that_never_came_is_reported_and_one_that_is_over_is_not_again(worker):
+    """A rank that reported twice would stand for another one that still reads the blocks."""
+    plan = StepPlan(stores=[STORES[1]])
+    worker.begin_step(plan)
+    worker.end_step(plan)
+    assert set(worker.take_report().stores) == {1}
+    worker.begin_step(StepPlan(cancelled_stores=[1, 2]))
+    assert worker.take_report().stores == {2: StoreOutcome(ranks=1)}
