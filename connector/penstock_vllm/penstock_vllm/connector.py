@@ -138,12 +138,7 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             self._start_scheduler(shape)
         else:
-            self._worker = WorkerSide(
-                shape,
-                self._client,
-                ranks=engine.ranks(),
-                store_timeout=self._config.store_timeout_ms / 1000,
-            )
+            self._start_worker(shape)
 
     # --- Worker ----------------------------------------------------------------------------------
 
@@ -207,16 +202,10 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> None:
         if self._scheduler is None:
             return
-        for _, handshake in sorted(metadata.items()):
-            assert isinstance(handshake, PenstockHandshake)
-            self._workers.append(handshake.facts)
-        for facts in self._workers:
-            if facts.refusal:
-                self._refuse(facts.refusal)
-                return
         try:
+            self._workers = self._facts_of_all(metadata)
             check_fits(len(self._workers), len(self._shape.groups))
-        except IdentityError as error:
+        except (engine.Unsupported, IdentityError) as error:
             self._refuse(str(error))
             return
         deadline = time.monotonic() + _WAIT_FOR_DIGEST_S
@@ -348,8 +337,8 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
     def _start_scheduler(self, shape: Shape) -> None:
         if engine.recompute_failed_loads(self._vllm_config):
             logger.info(
-                "Penstock: kv_load_failure_policy is now recompute: a failed load costs time, "
-                "not the request."
+                "Penstock: this connector's kv_load_failure_policy is now recompute: a failed load "
+                "costs time, not the request."
             )
         version = engine.engine_version()
         if not version.startswith(engine.TESTED_VERSIONS):
@@ -369,6 +358,44 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
             suffix_of=self._suffix_of,
             volatile_tokens=engine.volatile_tokens(self._vllm_config),
         )
+
+    def _start_worker(self, shape: Shape) -> None:
+        policy = engine.outer_failure_policy(self._vllm_config)
+        if policy not in (None, "recompute"):
+            logger.warning(
+                'Penstock: it is one of several connectors, and kv_load_failure_policy is "%s": set '
+                'it to "recompute" in the outer configuration, or a failed load fails its request.',
+                policy,
+            )
+        self._worker = WorkerSide(
+            shape,
+            self._client,
+            ranks=engine.ranks(),
+            store_timeout=self._config.store_timeout_ms / 1000,
+        )
+
+    def _facts_of_all(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> list[WorkerFacts]:
+        """In the order of the ranks. Raises Unsupported where one says nothing, or cannot store:
+        a chunk is of use with the parts of all ranks only."""
+        facts = []
+        for _, handshake in sorted(metadata.items()):
+            if not isinstance(handshake, PenstockHandshake):
+                raise engine.Unsupported(
+                    f"a worker's handshake is a {type(handshake).__name__}: vLLM hands on that of the "
+                    "first connector only, so Penstock cannot be combined with one that has its own"
+                )
+            facts.append(handshake.facts)
+        for worker in facts:
+            if worker.refusal:
+                raise engine.Unsupported(worker.refusal)
+        ranks = engine.rank_count(self._vllm_config)
+        if len(facts) != ranks:
+            raise engine.Unsupported(
+                f"{len(facts)} of {ranks} workers can store; the logs of the others say why not"
+            )
+        return facts
 
     def _paths_of_weights(self) -> list[str]:
         if self._config.model_fingerprint:

@@ -106,6 +106,13 @@ def ranks() -> dict[str, int]:
     }
 
 
+def rank_count(vllm_config: Any) -> int:
+    """How many workers one scheduler has. Not parallel_config.world_size: with an external launcher
+    that counts the engines of all data parallel ranks."""
+    parallel = vllm_config.parallel_config
+    return int(parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
+
+
 def layer_index(name: str) -> int:
     """Position of a layer in the model, from its name; layers of a draft model come after."""
     numbers = re.findall(r"\.(\d+)(?=\.|$)", name)
@@ -251,6 +258,17 @@ def adapter_load(request: Any) -> tuple[int, bool]:
     """(number under which the engine loads the request's adapter, whether in place of another)."""
     lora = request.lora_request
     return int(lora.lora_int_id), bool(lora.load_inplace)
+
+
+def outer_failure_policy(vllm_config: Any) -> str | None:
+    """Where this connector is one of several: what the engine does after a failed load, which the
+    outer configuration says. None where the connector is alone. Known to workers only."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    outer = getattr(get_current_vllm_config_or_none(), "kv_transfer_config", None)
+    if outer is None or outer.kv_connector == vllm_config.kv_transfer_config.kv_connector:
+        return None
+    return str(outer.kv_load_failure_policy)
 
 
 def recompute_failed_loads(vllm_config: Any) -> bool:

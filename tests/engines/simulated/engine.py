@@ -13,11 +13,14 @@ import copy
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from harness.process import connector_config
 from vllm import SamplingParams
+from vllm.config import KVTransferConfig, set_current_vllm_config
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
@@ -77,12 +80,18 @@ class SimulatedEngine:
         policy: str | None = None,
         prefix_caching: bool = True,
         non_causal: bool = False,
+        one_of_several: bool = False,
+        change_handshakes: Callable[[dict[tuple[int, int], Any]], None] = lambda handshakes: None,
     ) -> None:
         self.window = window
         self.world_size = world_size
-        self.vllm_config = self._make_config(model, extra, max_batched_tokens, max_seqs, policy)
+        self.vllm_config = self._make_config(model, max_batched_tokens, max_seqs)
+        if extra is not None:
+            self.vllm_config.kv_transfer_config = _transfer_config(extra, policy, one_of_several)
         self.vllm_config.cache_config.enable_prefix_caching = prefix_caching
+        self.vllm_config.parallel_config.tensor_parallel_size = world_size
         self._non_causal = non_causal
+        self._change_handshakes = change_handshakes
         self.groups = self._make_groups()
         kv_config = KVCacheConfig(num_blocks, [], self.groups, kv_cache_layout="LBHNC")
         self.vllm_config.cache_config.num_gpu_blocks = num_blocks
@@ -258,20 +267,10 @@ class SimulatedEngine:
     # --- Construction ----------------------------------------------------------------------------
 
     @staticmethod
-    def _make_config(
-        model: str,
-        extra: dict[str, Any] | None,
-        max_batched_tokens: int,
-        max_seqs: int,
-        policy: str | None,
-    ) -> Any:
+    def _make_config(model: str, max_batched_tokens: int, max_seqs: int) -> Any:
         config = copy.copy(_base_config(model, max_batched_tokens, max_seqs))
         config.cache_config = copy.copy(config.cache_config)
-        if extra is not None:
-            from harness.process import connector_config
-            from vllm.config import KVTransferConfig
-
-            config.kv_transfer_config = KVTransferConfig(**connector_config(extra, policy))
+        config.parallel_config = copy.copy(config.parallel_config)
         return config
 
     def _make_groups(self) -> list[KVCacheGroupSpec]:
@@ -301,9 +300,10 @@ class SimulatedEngine:
             ranks |= {"pp_rank": 0, "pp_size": 1, "dcp_rank": 0, "dcp_size": 1}
             original, engine_0_32.ranks = engine_0_32.ranks, lambda ranks=ranks: ranks
             try:
-                worker = KVConnectorFactory.create_connector(
-                    self.vllm_config, KVConnectorRole.WORKER, kv_config
-                )
+                with set_current_vllm_config(self.vllm_config):  # As in a worker's process.
+                    worker = KVConnectorFactory.create_connector(
+                        self.vllm_config, KVConnectorRole.WORKER, kv_config
+                    )
             finally:
                 engine_0_32.ranks = original
             tensors = {
@@ -314,6 +314,7 @@ class SimulatedEngine:
             worker.register_kv_caches(tensors)
             handshakes[0, rank] = worker.get_handshake_metadata()
             self.workers.append(worker)
+        self._change_handshakes(handshakes)
         self.connector.set_xfer_handshake_metadata_pp_aware(handshakes)
         self._aggregator = KVOutputAggregator.from_connector(self.connector, self.world_size)
 
@@ -322,6 +323,19 @@ class SimulatedEngine:
             worker.shutdown()
         if self.connector is not None:
             self.connector.shutdown()
+
+
+def _transfer_config(
+    extra: dict[str, Any], policy: str | None, one_of_several: bool
+) -> KVTransferConfig:
+    if not one_of_several:
+        return KVTransferConfig(**connector_config(extra, policy))
+    return KVTransferConfig(
+        kv_connector="MultiConnector",
+        kv_role="kv_both",
+        kv_load_failure_policy=policy,
+        kv_connector_extra_config={"connectors": [connector_config(extra)]},
+    )
 
 
 @functools.cache

@@ -262,6 +262,60 @@ def test_where_a_prefix_cannot_be_reused_the_engine_runs_as_if_alone(daemon, eng
     assert (engine.blocks_in_use, daemon.log) == (0, [])
 
 
+@pytest.fixture
+def warnings(monkeypatch):
+    """What the connector warned of."""
+    texts = []
+    monkeypatch.setattr(
+        "penstock_vllm.connector.logger.warning", lambda text, *args: texts.append(text % args)
+    )
+    return texts
+
+
+@pytest.mark.parametrize("outer", ["fail", "recompute"])
+def test_one_of_several_connectors_works_and_says_what_its_outer_configuration_lacks(
+    daemon, engines, warnings, outer
+):
+    tokens = prompt(random.Random(25), 330)
+    for pulls in (0, 320):
+        engine = engines(one_of_several=True, policy=outer)
+        engine.add("r", tokens)
+        engine.run()
+        assert engine.finished["r"].tokens == engine.expect(tokens)
+        (connector,) = engine.connector.sub_connectors
+        assert connector._scheduler.counters["tokens_pulled"] == pulls
+    assert len(warnings) == (2 if outer == "fail" else 0)
+    assert all('kv_load_failure_policy is "fail"' in text for text in warnings)
+
+
+def foreign(handshakes):
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
+
+    handshakes[0, 1] = KVConnectorHandshakeMetadata()
+
+
+@pytest.mark.parametrize(
+    "change,why",
+    [
+        (foreign, "KVConnectorHandshakeMetadata"),
+        (lambda handshakes: handshakes.pop((0, 1)), "1 of 2 workers"),
+        (lambda handshakes: handshakes.clear(), "0 of 2 workers"),
+    ],
+    ids=["handshake of another connector", "one rank says nothing", "no rank says anything"],
+)
+def test_without_the_handshake_of_every_rank_nothing_is_shared(
+    daemon, engines, warnings, change, why
+):
+    tokens = prompt(random.Random(24), 330)
+    engine = engines(world_size=2, change_handshakes=change)
+    assert engine.connector.debug_state() == {"enabled": False}
+    assert len(warnings) == 1 and why in warnings[0]
+    engine.add("r", tokens)
+    engine.run()
+    assert engine.finished["r"].tokens == engine.expect(tokens)
+    assert (engine.blocks_in_use, daemon.log) == (0, [])
+
+
 def test_daemon_killed_at_every_possible_step(daemon, engines):
     tokens = prompt(random.Random(10), 330)
     first = engines()
