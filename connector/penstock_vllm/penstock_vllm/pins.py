@@ -55,6 +55,11 @@ class BlockPins:
     def oldest_age(self, now: float) -> float:
         return max((now - job.since for job in self._jobs.values()), default=0.0)
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether some block is pinned that no request has any more: it is free once it is stored."""
+        return any(block.ref_cnt == 1 for job in self._jobs.values() for block in job.blocks)
+
     def job_ids(self) -> list[int]:
         return list(self._jobs)
 

@@ -250,8 +250,8 @@ class SchedulerSide:
         Otherwise gives up the stores that hold them, so that the engine does what it would do
         without a connector.
         """
-        if self.pins.count == 0:
-            return False
+        if not self.pins.holds_back:
+            return False  # What is pinned belongs to requests, too: only they can give it back.
         if self.pins.oldest_age(self._clock()) < _PATIENCE_FOR_BLOCKS_S:
             return True
         for job_id in self.pins.job_ids():

@@ -402,6 +402,23 @@ def test_engine_short_of_blocks_waits_a_moment_then_gets_them(daemon):
     assert not bench.side.work_left
 
 
+def test_pinned_blocks_of_a_running_request_are_not_waited_for(daemon):
+    """It is the request that has to let go of them, by being preempted."""
+    bench = Bench()
+    request = Request("r", 600)
+    bench.give_blocks(request)
+    bench.pool.touch(bench.pool.blocks[1:6])
+    bench.side.on_new_request(request)
+    plan = bench.step((request, 600))
+    assert not bench.side.blocks_coming_back()
+    bench.clock.now += 1.0
+    assert not bench.side.blocks_coming_back()
+    assert not bench.step().cancelled_stores
+    bench.pool.free_blocks(bench.pool.blocks[4:6])  # Block 4 is pinned, 5 is not.
+    assert not bench.side.blocks_coming_back()
+    assert bench.step().cancelled_stores == [plan.stores[0].job_id]
+
+
 def test_load_that_runs_into_its_deadline_pauses_loading_but_not_storing(daemon):
     bench = Bench(breaker_min_ms=1000)
     bench.side.update(WorkerReport(failed_loads={"x": "deadline_exceeded"}), (), ())
