@@ -107,6 +107,10 @@ class LookupService:
         wait = self._config.lookup_wait_ms / 1000
         self._wait_left = min(wait, _BUSY_WAIT_S) if busy else wait
 
+    def _use_up(self, begin: float) -> None:
+        """Takes what was waited since `begin` from the step's allowance."""
+        self._wait_left = max(0.0, self._wait_left - (self._clock() - begin))
+
     def mend(self, wait: float = 0.0) -> None:
         """Closes an open breaker once the daemon answers again."""
         if self.breaker.closed:
@@ -129,9 +133,10 @@ class LookupService:
         """
         if not identities:
             return None
+        begin = self._clock()
         self.mend(self._wait_left)
+        self._use_up(begin)
         if not self.usable:
-            self._counters["lookups_skipped"] += 1
             return None
         most = MAX_KEYS // sum(len(namespaces) for namespaces in self._namespaces)
         if len(identities) > most:
@@ -163,8 +168,8 @@ class LookupService:
         allowance = self._wait_left if wait else 0.0
         begin = self._clock()
         done = lookup.op.done() or (allowance > 0 and lookup.op.wait(allowance))
-        if wait and allowance > 0:
-            self._wait_left = max(0.0, allowance - (self._clock() - begin))
+        if wait:
+            self._use_up(begin)
         if not done and self._clock() - lookup.started < self._timeout:
             return False
         if not done:

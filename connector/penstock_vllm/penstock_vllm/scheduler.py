@@ -33,6 +33,7 @@ class _Request:
     # Tells apart what the engine's block hashes do not; None: this request is left alone.
     suffix: bytes | None
     lookup: Lookup | None = None
+    skipped: bool = False  # Counted as not asked about.
     preemptions: int = 0  # When it was asked about.
     # The last answer to the engine: where its own prefix ended, and how far the load goes.
     local_tokens: int = 0
@@ -285,6 +286,9 @@ class SchedulerSide:
         chunks = self._chunks_known(state.request)
         state.preemptions = state.request.num_preemptions
         state.lookup = self.lookups.start([self._identity(state, i) for i in range(chunks)])
+        if state.lookup is None and chunks > 0 and not state.skipped:
+            state.skipped = True
+            self.counters["lookups_skipped"] += 1
 
     def _answer(self, state: _Request) -> Lookup | None:
         """The state's lookup, asked again where the last answer is out of date."""

@@ -145,6 +145,40 @@ def test_daemon_away_costs_nothing_and_asks_nothing(daemon):
     assert daemon.log == []
 
 
+def test_prompt_that_is_not_asked_about_is_counted_once(daemon):
+    daemon.kill()
+    bench = Bench()
+    requests = [Request("long", 1000), Request("other", 1000), Request("shorter than a chunk", 100)]
+    for request in requests:
+        bench.side.on_new_request(request)
+        for _ in range(3):
+            assert bench.side.matched_tokens(request, 0) == (0, False)
+    assert bench.side.counters["lookups_skipped"] == 2
+
+
+def test_waiting_for_a_ping_uses_up_what_a_step_may_wait(daemon, monkeypatch):
+    daemon.delay = lambda name: None
+    bench = Bench(lookup_wait_ms=2.0, breaker_min_ms=500)
+    waited = []
+
+    def wait(op, timeout):
+        waited.append(timeout)
+        bench.clock.now += timeout
+        return False
+
+    monkeypatch.setattr("fake_penstock.Op.wait", wait)
+    for _ in range(2):
+        bench.side.lookups.breaker.failure(bench.clock.now)
+    assert not bench.side.lookups.breaker.closed
+    bench.clock.now += 0.6
+    for _ in range(2):
+        bench.step()
+        waited.clear()
+        for name in "abc":
+            bench.side.on_new_request(Request(name, 1000))
+        assert sum(waited) == pytest.approx(0.002)
+
+
 def test_request_that_must_not_read_the_cache_is_not_looked_up(daemon):
     bench = Bench()
     request = Request("r", 1000)
