@@ -221,6 +221,9 @@ class SchedulerSide:
     def forget(self) -> None:
         """What is stored must not be read any more: until new namespaces are set, nothing is."""
         self.lookups.set_namespaces([])
+        # What is on its way has the old names, and says nothing about chunks with the new ones.
+        self._storing.clear()
+        self._job_identities.clear()
         for request_id, state in self._requests.items():
             if state.loading:  # It fails, and what it would have loaded is computed.
                 self._cancel_load(request_id)

@@ -356,6 +356,28 @@ def test_same_chunk_is_not_on_its_way_twice(daemon):
     assert len(bench.step((three, 600)).stores) == 1  # The stand-in never stored it.
 
 
+def test_chunk_on_its_way_under_an_old_name_is_stored_under_the_new_one(daemon):
+    bench = Bench()
+
+    def ask(name):
+        request = Request(name, 600)
+        bench.give_blocks(request)
+        bench.side.on_new_request(request)
+        return bench.step((request, 600))
+
+    old = ask("a")
+    namespaces = bench.side.lookups._namespaces
+    bench.side.forget()
+    bench.side.lookups.set_namespaces(namespaces)
+    new = ask("b")
+    assert len(new.stores) == 1
+    bench.stored(old)  # Must not make the new one look as if it were over.
+    assert not ask("c").stores
+    bench.stored(new)
+    assert not bench.side._storing and not bench.side._job_identities
+    assert bench.side.pins.count == 0
+
+
 def test_generated_tokens_complete_chunks_too_unless_told_otherwise(daemon):
     for store_decode, chunks in ((True, 2), (False, 1)):
         bench = Bench(store_decode=store_decode)
