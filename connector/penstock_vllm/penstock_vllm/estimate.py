@@ -6,6 +6,8 @@ monotonic clock that the caller reads.
 
 from __future__ import annotations
 
+from .messages import LoadTime
+
 # Before anything was measured, loads are expected to be this slow.
 _UNKNOWN_BYTES_PER_S = 200e6
 # A load may take this many times what is expected.
@@ -73,6 +75,12 @@ class LoadPlanner:
         self._load_timeout = load_timeout
         self._retry_after = retry_after
         self._tried_at: float | None = None
+
+    def add_load(self, load: LoadTime, now: float) -> None:
+        """A time that is not exact is the most that the load can have taken: it makes loads look
+        faster, never slower."""
+        if load.exact or (self.load.known and load.seconds < self.load.predict(load.bytes)):
+            self.load.add(load.bytes, load.seconds, now)
 
     def worth(self, tokens: int, size: int, now: float) -> bool:
         """Whether loading `size` bytes beats prefilling `tokens`."""

@@ -103,13 +103,22 @@ class StoreOutcome:
         self.bytes += other.bytes
 
 
+class LoadTime(NamedTuple):
+    """Of a load that went well."""
+
+    bytes: int
+    seconds: float
+    exact: bool = True
+    """False: it was over at some time of a forward pass, and may have taken much less."""
+
+
 @dataclasses.dataclass
 class WorkerReport:
     """From the workers to the scheduler, when there is something to say."""
 
     stores: dict[int, StoreOutcome] = dataclasses.field(default_factory=dict)
-    # (bytes, seconds) of loads that went well, (tokens, seconds) of forward passes.
-    loads: list[tuple[int, float]] = dataclasses.field(default_factory=list)
+    loads: list[LoadTime] = dataclasses.field(default_factory=list)
+    # (tokens, seconds) of forward passes.
     prefills: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     # request id -> name of the worst status.
     failed_loads: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -190,10 +190,10 @@ class SchedulerSide:
         now = self._clock()
         if report.loads:
             self.lookups.loads_paused.success()
-        for size, seconds in report.loads:
-            self.planner.load.add(size, seconds, now)
-            self.counters["bytes_loaded"] += size
-            self.counters["load_microseconds"] += int(seconds * 1e6)
+        for load in report.loads:
+            self.planner.add_load(load, now)
+            self.counters["bytes_loaded"] += load.bytes
+            self.counters["load_microseconds"] += int(load.seconds * 1e6)
         for tokens, seconds in report.prefills:
             self.planner.prefill.add(tokens, seconds, now)
         for status in report.failed_loads.values():

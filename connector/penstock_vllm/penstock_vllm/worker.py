@@ -19,6 +19,7 @@ from .messages import (
     Group,
     GroupFacts,
     LoadJob,
+    LoadTime,
     Shape,
     StepPlan,
     StoreJob,
@@ -39,6 +40,7 @@ _PREFILL_TOKENS = 32
 class _Load:
     op: Any
     started: float
+    pending: float  # When it was last known not to be over.
     bytes: int
     cancelled: bool = False
 
@@ -78,6 +80,7 @@ class WorkerSide:
         self._report = WorkerReport()
         self._settled: set[str] = set()
         self._failed: set[str] = set()
+        self._computing = False  # Whether the step has a forward pass.
         self._forward_began: float | None = None
         self.counters: Counter[str] = Counter()
         self.facts: WorkerFacts | None = None
@@ -155,6 +158,7 @@ class WorkerSide:
         self._start_stores()
         self._forward_began = None
         self._stores_to_start = list(plan.stores)
+        self._computing = plan.scheduled_tokens > 0
         if plan.namespaces is not None:
             self._set_namespaces(plan.namespaces[self._ranks["pp_rank"], self._ranks["tp_rank"]])
         for job_id in plan.cancelled_stores:
@@ -186,8 +190,12 @@ class WorkerSide:
 
     def take_finished(self) -> tuple[set[str], set[str]]:
         """(requests whose load is over, those of them whose load failed), each told once."""
-        for request_id in [r for r, load in self._loads.items() if load.op.done()]:
-            self._settle_load(request_id, self._loads.pop(request_id))
+        for request_id, load in list(self._loads.items()):
+            if load.op.done():
+                del self._loads[request_id]
+                self._settle_load(request_id, load)
+            else:
+                load.pending = self._clock()
         finished, failed = self._settled, self._failed
         self._settled, self._failed = set(), set()
         return finished, failed
@@ -236,7 +244,7 @@ class WorkerSide:
         started = self._clock()
         op = self._pages.load(chunks, reservation=job.reservation, timeout=job.timeout)
         size = sum(self._chunk_bytes[item.group] for item in job.items)
-        self._loads[job.request_id] = _Load(op, started, size)
+        self._loads[job.request_id] = _Load(op, started, started, size)
 
     def _settle_load(self, request_id: str, load: _Load) -> None:
         codes = load.op.result()
@@ -247,7 +255,11 @@ class WorkerSide:
         if load.cancelled:  # All bytes came before the cancellation, but nobody may use them.
             self._end_load(request_id, "cancelled")
             return
-        self._report.loads.append((load.bytes, self._clock() - load.started))
+        # When it was over is not known, only that it was in the step. In a step without a forward
+        # pass that is no matter; one with a pass may be much longer than the load.
+        now = self._clock()
+        exact = not self._computing or now - load.pending <= load.pending - load.started
+        self._report.loads.append(LoadTime(load.bytes, now - load.started, exact))
         self._settled.add(request_id)
 
     def _end_load(self, request_id: str, why: str) -> None:

@@ -1,5 +1,6 @@
 import pytest
 from penstock_vllm.estimate import Breaker, LinearCost, LoadPlanner, Pause
+from penstock_vllm.messages import LoadTime
 
 
 def planner(**options):
@@ -104,6 +105,24 @@ def test_loading_pauses_after_a_deadline_and_longer_each_time():
     pause.success()
     pause.failure(7.0)
     assert not pause.active(8.0)
+
+
+def test_time_that_is_not_exact_can_only_make_loads_look_faster():
+    """A load of 5 ms beside a prefill of 2 s is seen to be over when the prefill is."""
+    plan = planner()
+    plan.prefill.add(1000, 0.1, now=0.0)
+    plan.add_load(LoadTime(1000, 2.0, exact=False), now=0.0)
+    assert not plan.load.known and plan.worth(1000, 1000, now=0.0)
+    plan.add_load(LoadTime(1000, 0.005), now=0.0)
+    for _ in range(20):
+        plan.add_load(LoadTime(1000, 2.0, exact=False), now=0.0)
+    assert plan.load.predict(1000) == pytest.approx(0.005)
+    # One that really was slow is forgotten in a busy engine, too.
+    plan.add_load(LoadTime(1000, 9.0), now=0.0)
+    assert not plan.worth(1000, 1000, now=0.0)
+    for _ in range(50):
+        plan.add_load(LoadTime(1000, 0.02, exact=False), now=0.0)
+    assert plan.worth(1000, 1000, now=0.0)
 
 
 def test_breaker_opens_after_repeated_failures_only():

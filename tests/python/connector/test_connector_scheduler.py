@@ -12,7 +12,7 @@ from penstock import Code
 from penstock_vllm.config import ConnectorConfig
 from penstock_vllm.identity import IdentityError
 from penstock_vllm.lookup import MAX_GROUPS, MAX_KEYS
-from penstock_vllm.messages import SKIPPED, WorkerReport
+from penstock_vllm.messages import SKIPPED, LoadTime, WorkerReport
 from penstock_vllm.scheduler import SchedulerSide
 from scheduler_bench import FULL, HYBRID, Bench, Clock, Request
 
@@ -493,7 +493,7 @@ def test_load_that_runs_into_its_deadline_pauses_loading_but_not_storing(daemon)
 
 def test_slow_loads_are_declined(daemon):
     bench = Bench(decline_slow_loads=True)
-    bench.side.update(WorkerReport(loads=[(1 << 20, 1.0)], prefills=[(1000, 0.1)]), (), ())
+    bench.side.update(WorkerReport(loads=[LoadTime(1 << 20, 1.0)], prefills=[(1000, 0.1)]), (), ())
     request = bench.new_request(daemon, stored=3)
     assert bench.side.matched_tokens(request, 0) == (0, False)
     assert bench.side.counters["loads_declined"] == 1

@@ -9,7 +9,7 @@ import pytest
 from penstock import NamespaceDescriptor, PageView, prefix_key
 from penstock_vllm.messages import LoadItem, LoadJob, StepPlan, StoreItem, StoreJob, StoreOutcome
 from penstock_vllm.worker import WorkerSide
-from scheduler_bench import FULL
+from scheduler_bench import FULL, Clock
 
 PAGE = 8
 FIELDS = {"model": "m", "group": 0}
@@ -21,7 +21,9 @@ JOB = LoadJob("r", 0, 1.0, [LoadItem(0, b"1", [1, 2])])
 @pytest.fixture
 def worker(daemon):
     """With memory for four blocks of one layer; the daemon has the chunk of JOB."""
-    side = WorkerSide(FULL, fake_penstock.Client(), ranks=RANKS, store_timeout=1.0)
+    clock = Clock()
+    side = WorkerSide(FULL, fake_penstock.Client(), ranks=RANKS, store_timeout=1.0, clock=clock)
+    side.clock = clock
     memory = ctypes.create_string_buffer(4 * PAGE)
     side._pages = fake_penstock.PageStore(side._client, null_block=0)
     storage = side._pages.register_storage(ctypes.addressof(memory), len(memory), memory)
@@ -92,3 +94,30 @@ def test_cancelled_store_that_never_came_is_reported_and_one_that_is_over_is_not
     assert set(worker.take_report().stores) == {1}
     worker.begin_step(StepPlan(cancelled_stores=[1, 2]))
     assert worker.take_report().stores == {2: StoreOutcome(ranks=1)}
+
+
+def run_step(worker, seconds, **plan):
+    plan = StepPlan(**plan)
+    worker.begin_step(plan)
+    worker.clock.now += seconds
+    worker.end_step(plan)
+    worker.take_finished()
+    report = worker.take_report()
+    return report.loads if report is not None else []
+
+
+@pytest.mark.parametrize(
+    "tokens,exact", [(0, True), (1, False), (500, False)], ids=["idle", "decode", "prefill"]
+)
+def test_load_that_a_forward_pass_hides_has_no_exact_time(worker, tokens, exact):
+    (load,) = run_step(worker, 2.0, loads=[JOB], scheduled_tokens=tokens)
+    assert load == (2 * PAGE, 2.0, exact)
+
+
+@pytest.mark.parametrize("last,exact", [(0.1, True), (0.9, False)])
+def test_load_of_several_steps_is_as_exact_as_its_last_step_is_short(worker, daemon, last, exact):
+    daemon.delay = lambda name: 2
+    assert run_step(worker, 0.25, loads=[JOB], scheduled_tokens=1) == []
+    assert run_step(worker, 0.25, scheduled_tokens=1) == []
+    (load,) = run_step(worker, last, scheduled_tokens=1)
+    assert load.seconds == pytest.approx(0.5 + last) and load.exact == exact
