@@ -363,8 +363,8 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         policy = engine.outer_failure_policy(self._vllm_config)
         if policy not in (None, "recompute"):
             logger.warning(
-                'Penstock: it is one of several connectors, and kv_load_failure_policy is "%s": set '
-                'it to "recompute" in the outer configuration, or a failed load fails its request.',
+                'Penstock: one of several connectors, and kv_load_failure_policy is "%s": set it to '
+                '"recompute" in the outer configuration, or a failed load fails its request.',
                 policy,
             )
         self._worker = WorkerSide(
@@ -383,8 +383,9 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         for _, handshake in sorted(metadata.items()):
             if not isinstance(handshake, PenstockHandshake):
                 raise engine.Unsupported(
-                    f"a worker's handshake is a {type(handshake).__name__}: vLLM hands on that of the "
-                    "first connector only, so Penstock cannot be combined with one that has its own"
+                    f"a worker's handshake is a {type(handshake).__name__}: vLLM hands on that of "
+                    "the first connector only, so Penstock cannot be combined with one that has its "
+                    "own"
                 )
             facts.append(handshake.facts)
         for worker in facts:

@@ -44,7 +44,7 @@ def _kind_of(spec: Any) -> tuple[str, int]:
         raise Unsupported(f"KV of kind {name} takes no part in prefix caching")
     if getattr(spec, "non_causal", False):
         raise Unsupported(
-            f"{name} attends to tokens that come later: the KV of a prefix depends on what follows it"
+            f"{name} attends to later tokens, too: the KV of a prefix depends on what follows it"
         )
     if name in ("FullAttentionSpec", "MLAAttentionSpec"):
         return ("full" if name == "FullAttentionSpec" else "mla"), 0

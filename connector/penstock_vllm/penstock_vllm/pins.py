@@ -57,7 +57,7 @@ class BlockPins:
 
     @property
     def holds_back(self) -> bool:
-        """Whether some block is pinned that no request has any more: it is free once it is stored."""
+        """Whether some pinned block is no request's any more: it is free once it is stored."""
         return any(block.ref_cnt == 1 for job in self._jobs.values() for block in job.blocks)
 
     def job_ids(self) -> list[int]:
