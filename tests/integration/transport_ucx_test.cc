@@ -276,6 +276,8 @@ TEST(TransportUcx, AClientThatEndsWhileItConnectsLeavesNothing) {
                            /*v6_only=*/false, /*backlog=*/4)
                       .value();
     fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+    const timeval patience{.tv_sec = 20, .tv_usec = 0};
+    setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     port = ToAddress(LocalAddress(fd.get()).value()).port;
     return fd;
   };
@@ -290,7 +292,9 @@ TEST(TransportUcx, AClientThatEndsWhileItConnectsLeavesNothing) {
     Dial(*loop, options, Deadline::After(std::chrono::hours(1)), events,
          [](const Result<Session*>&) { ADD_FAILURE() << "nobody answers"; });
   });
-  RawPeer daemon{UniqueFd(accept(control.get(), nullptr, nullptr))};
+  UniqueFd accepted(accept(control.get(), nullptr, nullptr));
+  ASSERT_TRUE(accepted.valid());
+  RawPeer daemon(std::move(accepted));
   ASSERT_TRUE(daemon.Read().has_value());
   HelloReply reply;
   reply.version = kProtocolVersion;

@@ -43,6 +43,10 @@ class ConnectorConfig:
         False, "share prompts with images, video or audio, too: clients name them by content"
     )
 
+    trust_adapter_files: bool = _option(
+        False, "share prompts with a LoRA adapter, too: its files never change where they lie"
+    )
+
     lookup_timeout_ms: int = _option(
         100, "a lookup that takes longer is a miss", low=1, high=60_000
     )

@@ -451,14 +451,18 @@ class PenstockConnector(KVConnectorBase_V1, SupportsHMA):
         )
 
     def _suffix_of(self, request: Any) -> bytes | None:
-        if engine.has_media(request) and not self._config.trust_media_ids:
+        if engine.may_have_media(request) and not self._config.trust_media_ids:
             # The block hashes hold a name of each image, which may be one that the client chose.
             return None
         adapter = engine.adapter_of(request)
         digest = None
         if adapter is not None:
+            if not self._config.trust_adapter_files or engine.replaces_adapter(request):
+                # The engine reads the files when it likes, before the adapter's first request and
+                # again after it had no room for it: nobody can tell which bytes it has.
+                return None
             try:
-                digest = self._digests.adapter(adapter[1], *engine.adapter_load(request))
+                digest = self._digests.adapter(adapter[1])
             except IdentityError as error:
                 logger.info_once("Penstock: adapter %s is not shared: %s", adapter[0], str(error))
                 return None

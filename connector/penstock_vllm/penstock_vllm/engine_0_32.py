@@ -217,14 +217,14 @@ def engine_facts(
 
 
 def _media_processing(model: Any) -> str:
-    """Digest of what the operator says of how media are processed; empty if nothing.
+    """Digest of how the operator has images, video and audio processed; empty for text models.
 
     The engine's names of media say it of the request's own settings only.
     """
     media = model.multimodal_config
-    names = ("mm_processor_kwargs", "media_io_kwargs")
-    said = {name: getattr(media, name) for name in names if getattr(media, name, None)}
-    return digest_config(said) if said else ""
+    if media is None:
+        return ""
+    return digest_config({name: getattr(media, name) for name in media.__dataclass_fields__})
 
 
 def _depends_on_length(hf_config: dict[str, Any]) -> bool:
@@ -244,8 +244,9 @@ def volatile_tokens(vllm_config: Any) -> int:
     return 1 + int(vllm_config.num_speculative_tokens)
 
 
-def has_media(request: Any) -> bool:
-    return bool(request.mm_features)
+def may_have_media(request: Any) -> bool:
+    """Whether it has images, video or audio, or may get some later: streams of input are extended."""
+    return bool(request.mm_features) or bool(getattr(request, "resumable", False))
 
 
 def adapter_of(request: Any) -> tuple[str, str] | None:
@@ -254,10 +255,9 @@ def adapter_of(request: Any) -> tuple[str, str] | None:
     return (lora.lora_name, lora.lora_path) if lora is not None else None
 
 
-def adapter_load(request: Any) -> tuple[int, bool]:
-    """(number under which the engine loads the request's adapter, whether in place of another)."""
-    lora = request.lora_request
-    return int(lora.lora_int_id), bool(lora.load_inplace)
+def replaces_adapter(request: Any) -> bool:
+    """Whether the request's adapter was loaded in place of another one, under the same number."""
+    return bool(request.lora_request.load_inplace)
 
 
 def outer_failure_policy(vllm_config: Any) -> str | None:

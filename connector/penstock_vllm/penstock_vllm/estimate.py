@@ -13,6 +13,9 @@ _UNKNOWN_BYTES_PER_S = 200e6
 # A load may take this many times what is expected.
 _PATIENCE = 6.0
 _SHORTEST_DEADLINE_S = 0.1
+# Loads that were slow once are not declined for ever where the engine is so busy that the time of
+# a trial cannot be told: after so many what was known is forgotten.
+_MOST_VAIN_TRIALS = 3
 
 
 class LinearCost:
@@ -75,12 +78,14 @@ class LoadPlanner:
         self._load_timeout = load_timeout
         self._retry_after = retry_after
         self._tried_at: float | None = None
+        self._vain_trials = 0  # In a row, of which nothing was learned.
 
     def add_load(self, load: LoadTime, now: float) -> None:
         """A time that is not exact is the most that the load can have taken: it makes loads look
         faster, never slower."""
         if load.exact or (self.load.known and load.seconds < self.load.predict(load.bytes)):
             self.load.add(load.bytes, load.seconds, now)
+            self._vain_trials = 0
 
     def worth(self, tokens: int, size: int, now: float) -> bool:
         """Whether loading `size` bytes beats prefilling `tokens`."""
@@ -92,6 +97,10 @@ class LoadPlanner:
         if now - newest < self._retry_after:
             return False
         self._tried_at = now
+        self._vain_trials += 1
+        if self._vain_trials > _MOST_VAIN_TRIALS:
+            self.load = LinearCost()
+            self._vain_trials = 0
         return True
 
     def prefill_seconds(self, tokens: int) -> float:

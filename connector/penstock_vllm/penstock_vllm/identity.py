@@ -14,10 +14,9 @@ import math
 import os
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .messages import Shape, WorkerFacts
 
@@ -96,30 +95,6 @@ def _digest_files(kind: bytes, files: list[Path], cache: Path | None) -> str:
     return total.hexdigest()
 
 
-class _Seen(NamedTuple):
-    """What can be seen of a file without reading it: changes when it is replaced or rewritten."""
-
-    name: str
-    device: int
-    number: int
-    size: int
-    modified: int
-    changed: int
-    """The kernel's own time, in nanoseconds: of a rename, too, and nobody can set it back."""
-
-
-def _state_of(path: Path) -> tuple[_Seen, ...]:
-    """Of the adapter in the directory `path`: of its files, of the directory, of links to them.
-
-    Raises IdentityError and OSError.
-    """
-    return tuple(
-        _Seen(file.name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-        for file in [path, *adapter_files(path)]
-        for s in (file.lstat(), file.stat())
-    )
-
-
 def _digest_file(file: Path, cache: Path | None) -> str:
     real = file.resolve()
     if real.parent.name == "blobs" and len(real.name) == 64 and _is_hex(real.name):
@@ -161,17 +136,10 @@ def _keep(entry: Path, text: str) -> None:
         pass
 
 
-def _make_room(known: dict[Any, Any], key: Any) -> None:
-    """For `key` in a table of adapters: the one that came first goes."""
-    if key not in known and len(known) >= _MAX_ADAPTERS:
-        known.pop(next(iter(known)))
-
-
 @dataclasses.dataclass
 class _Digest:
-    """Of the files at a path, as they were when `state` was first looked at."""
+    """Of the files at a path."""
 
-    state: tuple[Any, ...]
     result: str | Exception | None = None  # None while it is being computed.
 
 
@@ -180,46 +148,28 @@ class Background:
 
     def __init__(self, cache: Path | None) -> None:
         self._cache = cache
-        self._started = time.time_ns()
         self._lock = threading.Condition()
         self._weights: dict[str, _Digest] = {}
         self._adapters: dict[str, _Digest] = {}
-        self._loads: dict[int, str | None] = {}
 
     def start(self, path: str) -> None:
-        self._find(self._weights, path, (), digest_weights)
+        self._find(self._weights, path, digest_weights)
 
     def get(self, path: str) -> str | None:
         """The digest of weights, which are read once: those that the engine started with.
 
         None while it is being computed. Raises IdentityError.
         """
-        return self._find(self._weights, path, (), digest_weights)
+        return self._find(self._weights, path, digest_weights)
 
-    def adapter(self, path: str, load: int, in_place: bool = False) -> str | None:
-        """The digest of the adapter that the engine loads from `path` under the number `load`.
+    def adapter(self, path: str) -> str | None:
+        """The digest of an adapter, read once: its files are taken never to change where they lie.
 
-        The engine reads the files when it likes: before the adapter's first request, and again
-        after it had no room for it. So a digest says what the engine has only of files that have
-        not changed since before it could read them, and of a number that stood for nothing else.
-
-        None while the files are being read. Raises IdentityError.
+        None while it is being computed. Raises IdentityError.
         """
-        known = self._loads.get(load, path)
-        _make_room(self._loads, load)
-        self._loads[load] = path if known == path and not in_place else None
-        if self._loads[load] is None:
-            raise IdentityError(f"adapter {load} was loaded in place of another one")
-        try:
-            state = _state_of(Path(path))
-        except OSError as error:
-            raise IdentityError(str(error)) from error
-        _make_room(self._adapters, path)
-        first = self._adapters.get(path)
-        changed = max(seen.changed for seen in state)
-        if changed > self._started or (first is not None and first.state != state):
-            raise IdentityError(f'"{path}" has changed since the engine started')
-        return self._find(self._adapters, path, state, digest_adapter)
+        if path not in self._adapters and len(self._adapters) >= _MAX_ADAPTERS:
+            self._adapters.pop(next(iter(self._adapters)))
+        return self._find(self._adapters, path, digest_adapter)
 
     def wait(self, seconds: float) -> None:
         """Until some digest is done, or for `seconds`."""
@@ -230,13 +180,12 @@ class Background:
         self,
         known: dict[str, _Digest],
         path: str,
-        state: tuple[Any, ...],
         compute: Callable[[Path, Path | None], str],
     ) -> str | None:
         with self._lock:
             digest = known.get(path)
             if digest is None:
-                digest = known[path] = _Digest(state)
+                digest = known[path] = _Digest()
                 threading.Thread(
                     target=self._work,
                     args=(digest, path, compute),

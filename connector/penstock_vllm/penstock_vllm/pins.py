@@ -52,16 +52,14 @@ class BlockPins:
         """How many more blocks may be pinned; 0 before bind()."""
         return max(0, self._limit - self._count)
 
-    def oldest_age(self, now: float) -> float:
-        return max((now - job.since for job in self._jobs.values()), default=0.0)
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether some pinned block is no request's any more: it is free once it is stored."""
-        return any(block.ref_cnt == 1 for job in self._jobs.values() for block in job.blocks)
-
-    def job_ids(self) -> list[int]:
-        return list(self._jobs)
+    def holding_back(self, now: float) -> dict[int, float]:
+        """The jobs with a block that is no request's any more, so that it is free once it is stored,
+        and how old they are."""
+        return {
+            job_id: now - job.since
+            for job_id, job in self._jobs.items()
+            if any(block.ref_cnt == 1 for block in job.blocks)
+        }
 
     def pin(self, job_id: int, block_ids: list[int], now: float) -> None:
         blocks = [self._pool.blocks[block_id] for block_id in block_ids]

@@ -254,11 +254,11 @@ class SchedulerSide:
         Otherwise gives up the stores that hold them, so that the engine does what it would do
         without a connector.
         """
-        if not self.pins.holds_back:
-            return False  # What is pinned belongs to requests, too: only they can give it back.
-        if self.pins.oldest_age(self._clock()) < _PATIENCE_FOR_BLOCKS_S:
+        # Of the others what is pinned belongs to requests, too: only those can give it back.
+        ages = self.pins.holding_back(self._clock())
+        if ages and max(ages.values()) < _PATIENCE_FOR_BLOCKS_S:
             return True
-        for job_id in self.pins.job_ids():
+        for job_id in ages:
             if job_id not in self._cancelled_jobs:
                 self._cancelled_jobs.add(job_id)
                 self._plan.cancelled_stores.append(job_id)

@@ -46,8 +46,15 @@ bool EarlyData::Locate(uint64_t request_id, const DataHeader& header, Pieces& pi
   return true;
 }
 
-void EarlyData::OnDataFailed(uint64_t request_id) {
-  if (Entry* const entry = EntryOf(request_id)) entry->lost = true;
+void EarlyData::OnDataFailed(uint64_t request_id, const DataHeader& header) {
+  Entry* const entry = EntryOf(request_id);
+  if (entry == nullptr || entry->state != State::kWaiting) return;
+  if (failed_ == kMaxFrames) {
+    entry->lost = true;
+    return;
+  }
+  entry->failed.push_back(header);
+  ++failed_;
 }
 
 std::optional<EarlyData::Frame> EarlyData::OnData(uint64_t request_id, const DataHeader& header,
@@ -84,6 +91,8 @@ EarlyData::Claimed EarlyData::Claim(uint64_t request_id) {
   if (it == entries_.end()) return claimed;
   Entry& entry = it->second;
   claimed.lost = entry.lost;
+  failed_ -= entry.failed.size();
+  claimed.failed = std::exchange(entry.failed, {});
   entry.state = State::kClaimed;
   std::vector<Frame> rest;
   for (Frame& frame : entry.frames) {
@@ -112,6 +121,7 @@ void EarlyData::Erase(uint64_t request_id) {
   const auto it = entries_.find(request_id);
   if (it == entries_.end()) return;
   for (const Frame& frame : it->second.frames) Release(frame);
+  failed_ -= it->second.failed.size();
   entries_.erase(it);
 }
 
@@ -121,6 +131,8 @@ void EarlyData::Forget(uint64_t request_id) {
     Entry& entry = it->second;
     if (entry.state == State::kWaiting) entry.state = State::kForgotten;
     if (entry.state == State::kForgotten) {
+      failed_ -= entry.failed.size();
+      entry.failed.clear();
       std::erase_if(entry.frames, [this](const Frame& frame) {
         if (frame.landed) Release(frame);
         return frame.landed;

@@ -60,7 +60,7 @@ class EarlyData {
   // request is remembered as one that has lost data.
   bool Locate(uint64_t request_id, const DataHeader& header, Pieces& pieces);
   // The sender gave up on a part of a request that may still come.
-  void OnDataFailed(uint64_t request_id);
+  void OnDataFailed(uint64_t request_id, const DataHeader& header);
   // A frame has landed. The frame, if it is one of Locate()'s and its request has come; empty if it
   // is kept, or is none of ours (see Holds()).
   std::optional<Frame> OnData(uint64_t request_id, const DataHeader& header, const Status& status);
@@ -70,6 +70,7 @@ class EarlyData {
   struct Claimed {
     std::vector<Frame> landed;
     std::vector<DataHeader> on_their_way;  // OnData() will give them out.
+    std::vector<DataHeader> failed;        // OnDataFailed() was called for them.
     bool lost = false;                     // Some of the data was thrown away.
   };
   // The request has come: gives out what it has.
@@ -89,6 +90,7 @@ class EarlyData {
   enum class State : uint8_t { kWaiting, kClaimed, kForgotten };
   struct Entry {
     std::vector<Frame> frames;
+    std::vector<DataHeader> failed;
     State state = State::kWaiting;
     bool lost = false;
   };
@@ -101,6 +103,7 @@ class EarlyData {
   std::map<uint64_t, Entry> entries_;  // By request id. Bounded by kMaxFrames.
   uint64_t bytes_ = 0;
   size_t frames_ = 0;
+  size_t failed_ = 0;
 };
 
 }  // namespace penstock

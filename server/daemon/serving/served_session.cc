@@ -201,6 +201,7 @@ void ServedSession::ReplayEarlyData(uint64_t request_id, const std::shared_ptr<S
     Pieces pieces;
     if (!job->Locate(header, pieces)) early_.Disown(request_id, header);
   }
+  for (const DataHeader& header : early.failed) job->OnDataFailed(header);
   if (early.lost) job->OnDataLost();
 }
 
@@ -256,7 +257,7 @@ void ServedSession::OnDataFailed(uint64_t request_id, const DataHeader& header) 
   if (const auto job = FindStore(request_id)) {
     job->OnDataFailed(header);
   } else if (request_id > latest_request_) {
-    early_.OnDataFailed(request_id);
+    early_.OnDataFailed(request_id, header);
   }
 }
 

@@ -184,9 +184,10 @@ def test_attached_but_empty_takes_no_more_steps_with_computation(daemon, engines
     assert engine.steps == alone.steps
 
 
+@pytest.mark.parametrize("said", [("mm_features", ["image"]), ("resumable", True)], ids=str)
 @pytest.mark.parametrize("trusted", [False, True])
 def test_prompt_with_an_image_is_left_alone_unless_media_names_are_trusted(
-    daemon, engines, trusted
+    daemon, engines, trusted, said
 ):
     """Its block hashes may hold what a client calls the image, whatever it shows."""
     tokens = prompt(random.Random(22), 330)
@@ -197,9 +198,10 @@ def test_prompt_with_an_image_is_left_alone_unless_media_names_are_trusted(
         hear_of = engine.connector.on_new_request
 
         def with_image(request, hear_of=hear_of):
-            request.mm_features = ["image"]
+            # One that is there, or one that a stream of input may bring later.
+            setattr(request, *said)
             hear_of(request)
-            request.mm_features = []  # The model has no encoder for it.
+            setattr(request, said[0], type(said[1])())  # The model has no encoder for it.
 
         engine.connector.on_new_request = with_image
         engine.add("r", tokens)
@@ -208,26 +210,24 @@ def test_prompt_with_an_image_is_left_alone_unless_media_names_are_trusted(
     assert bool(daemon.chunks) == trusted and ("match" in daemon.log) == trusted
 
 
-def test_adapter_is_shared_unless_it_may_not_be_what_its_files_say(engines, tmp_path):
+@pytest.mark.parametrize("trusted", [False, True])
+def test_adapter_is_shared_only_where_its_files_are_trusted(engines, tmp_path, trusted):
     from vllm.lora.request import LoRARequest
 
     (tmp_path / "adapter_config.json").write_text("{}")
     (tmp_path / "adapter_model.safetensors").write_bytes(b"1")
-    connector = engines().connector
+    connector = engines({"chunk_tokens": 32, "trust_adapter_files": trusted}).connector
 
-    def suffix(load, **options):
+    def suffix(**options):
         request = types.SimpleNamespace(mm_features=[], cache_salt=None)
-        request.lora_request = LoRARequest("a", load, str(tmp_path), **options)
+        request.lora_request = LoRARequest("a", 1, str(tmp_path), **options)
         return connector._suffix_of(request)
 
     deadline = time.monotonic() + 10
-    while suffix(1) is None and time.monotonic() < deadline:  # Its files are being read.
+    while suffix() is None and trusted and time.monotonic() < deadline:  # Its files are being read.
         connector._digests.wait(0.05)
-    assert suffix(1) == suffix(2) is not None
-    assert suffix(2, load_inplace=True) is None is suffix(2)
-    time.sleep(0.02)
-    (tmp_path / "adapter_config.json").write_text("[]")
-    assert suffix(1) is None is suffix(3)
+    assert (suffix() is not None) == trusted
+    assert suffix(load_inplace=True) is None
 
 
 def test_how_media_are_processed_is_part_of_the_name_where_their_names_are_trusted(engines):
@@ -245,8 +245,9 @@ def test_how_media_are_processed_is_part_of_the_name_where_their_names_are_trust
 
     few, many = ({"mm_processor_kwargs": {"max_pixels": n}} for n in (9, 99))
     frames = {"media_io_kwargs": {"video": {"num_frames": 9}}}
-    assert media(False, **few) == media(True) == ""
-    assert len({media(True), media(True, **few), media(True, **many), media(True, **frames)}) == 4
+    pruned = {"video_pruning_rate": 0.5}
+    assert media(False, **few) == ""
+    assert len({media(True, **options) for options in ({}, few, many, frames, pruned)}) == 5
 
 
 @pytest.mark.parametrize("option", [{"prefix_caching": False}, {"non_causal": True}], ids=str)

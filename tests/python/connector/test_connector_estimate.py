@@ -125,6 +125,20 @@ def test_time_that_is_not_exact_can_only_make_loads_look_faster():
     assert plan.worth(1000, 1000, now=0.0)
 
 
+def test_loads_that_were_slow_once_are_not_declined_for_ever_in_a_busy_engine():
+    plan = planner()
+    plan.prefill.add(1000, 0.1, now=0.0)
+    plan.add_load(LoadTime(1000, 0.6), now=0.0)
+    now, trials = 0.0, 0
+    while not plan.worth(1000, 1000, now) or not plan.worth(1000, 1000, now):
+        now += 1.0
+        if plan.worth(1000, 1000, now):
+            trials += 1
+            plan.add_load(LoadTime(1000, 2.0, exact=False), now)
+        assert trials < 10
+    assert trials > 2
+
+
 def test_breaker_opens_after_repeated_failures_only():
     breaker = Breaker(shortest=1.0, longest=8.0, threshold=2)
     breaker.failure(0.0)

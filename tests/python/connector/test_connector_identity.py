@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import time
 
 import pytest
@@ -152,134 +153,39 @@ def test_how_an_adapters_weights_are_applied_is_part_of_its_digest(tmp_path, cha
     retrained = digest_adapter(make_adapter(tmp_path / "retrained", b"2" * 100), None)
     assert one == same and len({one, other, retrained}) == 3
     background = Background(None)
-    assert wait_for_adapter(background, tmp_path / "one", 1) == one
-    assert wait_for_adapter(background, tmp_path / "other", 2) == other
+    assert wait_for_adapter(background, tmp_path / "one") == one
+    assert wait_for_adapter(background, tmp_path / "other") == other
 
 
 def test_adapter_without_its_configuration_has_no_digest(tmp_path):
     (make_adapter(tmp_path / "a") / "adapter_config.json").unlink()
     with pytest.raises(IdentityError, match=r"adapter_config\.json"):
-        Background(None).adapter(str(tmp_path / "a"), 1)
+        wait_for_adapter(Background(None), tmp_path / "a")
 
 
-def wait_for_adapter(background, path, load=1):
+def wait_for_adapter(background, path):
     deadline = time.monotonic() + 10
-    while (digest := background.adapter(str(path), load)) is None and time.monotonic() < deadline:
+    while (digest := background.adapter(str(path))) is None and time.monotonic() < deadline:
         background.wait(0.05)
     return digest
 
 
-def start_background():
-    """Its tick of the file system's clock is over: what changes now changes after its start."""
-    background = Background(None)
-    time.sleep(0.02)
-    return background
-
-
-def rewrite(adapter, name):
-    """In place, as long as before, and as old as its owner can make it look."""
-    file = adapter / name
-    modified = file.stat().st_mtime_ns
-    file.write_bytes(file.read_bytes().replace(b"1", b"2"))
-    os.utime(file, ns=(modified, modified))
-
-
-def rename(adapter, name):
-    new = adapter.parent / "new"
-    new.write_bytes((adapter / name).read_bytes())
-    os.replace(new, adapter / name)
-
-
-def swap_directory(adapter, name):
-    adapter.rename(adapter.parent / "old")
-    (adapter.parent / "other").rename(adapter)
-
-
-def swap_link(adapter, name):
-    link = adapter.parent / "link"
-    link.symlink_to(adapter.parent / "other")
-    adapter.rename(adapter.parent / "old")
-    link.rename(adapter)
-
-
-def remove(adapter, name):
-    """Now the engine would read another one."""
-    (adapter / "adapter_model.safetensors").unlink()
-
-
-CHANGES = pytest.mark.parametrize("change", [rewrite, rename, swap_directory, swap_link, remove])
-
-
-@CHANGES
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
-@pytest.mark.parametrize("seen", [False, True])
-def test_adapter_that_changes_after_the_start_has_no_name(tmp_path, change, name, seen):
-    """The engine loaded it before, or will load it again: nobody knows which of the two it has."""
+def test_adapter_is_read_once_and_nobody_looks_at_its_files_again(tmp_path):
     adapter = make_adapter(tmp_path / "a")
-    (adapter / "adapter_model.bin").write_bytes(b"3" * 100)
-    make_adapter(tmp_path / "other", b"2" * 100)
-    background = start_background()
-    if seen:
-        assert wait_for_adapter(background, adapter) == digest_adapter(adapter, None)
-    change(adapter, name)
-    for load in (1, 2, 1):
-        with pytest.raises(IdentityError, match="changed"):
-            background.adapter(str(adapter), load)
-    # After a restart the engine can have read nothing else.
-    assert wait_for_adapter(Background(None), adapter) == digest_adapter(adapter, None)
-
-
-def test_change_that_looks_older_than_the_start_is_noticed_all_the_same(tmp_path):
-    """Where the clock of the file server is behind."""
-    adapter = make_adapter(tmp_path / "a")
-    background = start_background()
-    background._started += 10**12
-    wait_for_adapter(background, adapter)
-    rewrite(adapter, "adapter_config.json")
-    with pytest.raises(IdentityError, match="changed"):
-        background.adapter(str(adapter), 1)
-
-
-def test_number_of_an_adapter_that_stood_for_another_one_has_no_name(tmp_path):
-    one, other = make_adapter(tmp_path / "one"), make_adapter(tmp_path / "other", b"2" * 100)
     background = Background(None)
-    assert wait_for_adapter(background, one, 1) is not None
-    for path in (other, one):
-        with pytest.raises(IdentityError, match="in place"):
-            background.adapter(str(path), 1)
-    assert wait_for_adapter(background, other, 2) == digest_adapter(other, None)
-    with pytest.raises(IdentityError, match="in place"):
-        background.adapter(str(one), 3, in_place=True)
-    with pytest.raises(IdentityError, match="in place"):
-        background.adapter(str(one), 3)
+    first = wait_for_adapter(background, adapter)
+    shutil.rmtree(adapter)
+    assert [background.adapter(str(adapter)) for _ in range(3)] == [first] * 3
 
 
-def test_tables_of_adapters_are_bounded(tmp_path, monkeypatch):
+def test_table_of_adapters_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock_vllm.identity._MAX_ADAPTERS", 2)
     adapters = [make_adapter(tmp_path / str(i)) for i in range(4)]
     background = Background(None)
     for _ in range(2):
-        for load, adapter in enumerate(adapters):
-            assert wait_for_adapter(background, adapter, load) == digest_adapter(adapter, None)
-            assert len(background._adapters) <= 2 and len(background._loads) <= 2
-
-
-def test_adapter_that_did_not_change_is_read_once(tmp_path, monkeypatch):
-    adapter = make_adapter(tmp_path / "a")
-    background = Background(None)
-    first = wait_for_adapter(background, adapter)
-    monkeypatch.setattr("penstock_vllm.identity._digest_file", lambda *_: pytest.fail("read again"))
-    assert [background.adapter(str(adapter), load) for load in (1, 1, 2)] == [first] * 3
-
-
-def test_adapter_that_appears_later_has_no_name_until_the_engine_restarts(tmp_path):
-    background = start_background()
-    with pytest.raises(IdentityError):
-        background.adapter(str(tmp_path / "a"), 1)
-    make_adapter(tmp_path / "a")
-    with pytest.raises(IdentityError, match="changed"):
-        background.adapter(str(tmp_path / "a"), 1)
-    assert wait_for_adapter(Background(None), tmp_path / "a") is not None
+        for adapter in adapters:
+            assert wait_for_adapter(background, adapter) == digest_adapter(adapter, None)
+            assert len(background._adapters) <= 2
 
 
 def test_configuration_digest_ignores_where_the_model_lies():

@@ -88,9 +88,11 @@ TEST_F(ServingEarlyTest, AFrameThatOverlapsAnotherOnItsWayFailsTheItemOnceBothHa
 }
 
 TEST_F(ServingEarlyTest, AFailureThatOvertakesItsRequestIsNotForgotten) {
-  On([&, id = IdOf(7)] { served_->OnDataFailed(id, {.item = 0, .status = 1}); });
-  Send(MessageType::kStore, 7, Eager({{"a", "aaaa"}}).Encode());
-  EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kBusy));
+  const auto status = static_cast<uint16_t>(Code::kBadBuffer);
+  On([&, id = IdOf(7)] { served_->OnDataFailed(id, {.item = 1, .status = status}); });
+  Send(MessageType::kStore, 7, Eager({{"a", "aaaa"}, {"b", "bbbb"}}).Encode());
+  EXPECT_TRUE(Data(7, 0, 0, "aaaa"));
+  EXPECT_THAT(TakeStatuses(7), ElementsAre(Code::kOk, Code::kBadBuffer));
   ExpectIdle();
 }
 
@@ -161,6 +163,23 @@ TEST(EarlyData, KeepsWithinItsBytesAndGivesThemBack) {
   EXPECT_EQ(early.bytes(), 0u);
   EXPECT_EQ(all.bytes(), 0u);
   EXPECT_EQ(early.frames(), 0u);
+}
+
+TEST(EarlyData, FailuresAreRememberedInABoundedNumberToo) {
+  EarlyBudget all(1000);
+  EarlyData early(1000, all);
+  const auto fail = [&](uint64_t id) {
+    for (uint32_t i = 0; i < 2 * EarlyData::kMaxFrames; ++i) early.OnDataFailed(id, {.item = i});
+  };
+  fail(1);
+  EXPECT_TRUE(early.Claim(2).failed.empty());
+  const EarlyData::Claimed one = early.Claim(1);
+  EXPECT_EQ(one.failed.size(), EarlyData::kMaxFrames);
+  EXPECT_TRUE(one.lost);
+  fail(3);
+  early.Forget(3);
+  fail(4);
+  EXPECT_EQ(early.Claim(4).failed.size(), EarlyData::kMaxFrames) << "there is room again";
 }
 
 TEST(EarlyData, FramesWithoutRoomAreRememberedInABoundedNumber) {
