@@ -22,6 +22,8 @@ constexpr uint64_t kBytesPerTurn = 2u << 20;
 constexpr std::chrono::seconds kStopPatience{1};
 // The longest that an abandoned transfer may take while others of the session move.
 constexpr std::chrono::seconds kStopLimit{10};
+// How long a closing endpoint may still move what has begun.
+constexpr std::chrono::milliseconds kDrainPatience{500};
 
 // UCX must not meet memory that is not there: it would take the process along. What is registered
 // was looked at then; for the rest it is done now, which takes as long as reading /proc/self/maps.
@@ -102,6 +104,7 @@ UcxWire::~UcxWire() {
   if (endpoint_ != nullptr && !endpoint_given_up_) endpoint_->user = nullptr;
   if (expected_) worker_.Forget(*expected_);
   worker_.loop().CancelTimer(connect_timer_);
+  worker_.loop().CancelTimer(drain_timer_);
 }
 
 // ---------------------------------------------------------------------------------- attaching
@@ -148,6 +151,7 @@ void UcxWire::OnUcxError(const Status& why) {
     failure_ = why;
     return owner_.Defer([this, why] { TellAttached(why); });
   }
+  if (stopped_) return CloseSoon();
   if (!owner_.closing()) owner_.ConnectionLost(why);
 }
 
@@ -415,16 +419,31 @@ void UcxWire::Shutdown(const Status& why, std::function<void()> stopped) {
   queue_.DropFailed();
   if (endpoint_ != nullptr) {
     endpoint_closed_ = false;
-    endpoint_given_up_ = true;
-    worker_.Close(endpoint_, [this] {
-      endpoint_closed_ = true;
-      CheckStopped();
-    });
+    drain_timer_ = worker_.loop().After(kDrainPatience, [this] { CloseEndpoint(); });
   }
   CheckStopped();
 }
 
+// Not from inside UCX. This wire lives until the endpoint is closed.
+void UcxWire::CloseSoon() {
+  worker_.loop().Post([this] { CloseEndpoint(); });
+}
+
+void UcxWire::CloseEndpoint() {
+  if (std::exchange(endpoint_given_up_, true)) return;
+  worker_.loop().CancelTimer(drain_timer_);
+  worker_.Close(endpoint_, [this] {
+    endpoint_closed_ = true;
+    CheckStopped();
+  });
+}
+
+// The endpoint is closed by force, which is the only way that ends in any case, but if possible
+// with nothing on its way: cut off in the middle, UCX 1.13 has completed an operation twice now and
+// then, which ends the process (docs/decisions/0008).
 void UcxWire::CheckStopped() {
+  const bool idle = outgoing_.empty() && incoming_.empty();
+  if (stopped_ && idle && !endpoint_closed_ && !endpoint_given_up_) return CloseSoon();
   if (!stopped_ || !endpoint_closed_ || !outgoing_.empty() || !incoming_.empty()) return;
   CheckWaits();
   std::exchange(stopped_, nullptr)();

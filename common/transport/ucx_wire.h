@@ -68,6 +68,8 @@ class UcxWire final : public Wire, private UcxEndpointUser {
   void WatchWait(Wait& wait);
   void CheckWaits();
   void CheckStopped();
+  void CloseSoon();
+  void CloseEndpoint();
   void TellAttached(const Status& status);
 
   WireOwner& owner_;
@@ -79,6 +81,7 @@ class UcxWire final : public Wire, private UcxEndpointUser {
   std::optional<SessionToken> expected_;
   std::function<void(const Status&)> on_attached_;
   EventLoop::TimerId connect_timer_ = 0;
+  EventLoop::TimerId drain_timer_ = 0;
 
   // What UCX has in its hands.
   absl::flat_hash_set<Outgoing*> outgoing_;
