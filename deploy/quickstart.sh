@@ -137,6 +137,7 @@ penstockd is still running. To play on:
   penstock top
   penstock doctor
   http://$metrics/metrics      its metrics, for Prometheus or a browser
+  export PYTHONPATH="$ROOT/build/python"     then "import penstock" works in $VENV/bin/python
   $ROOT/deploy/quickstart.sh           once more (nothing to install or build now)
   $ROOT/deploy/quickstart.sh --stop    stop penstockd and remove its state
 TEXT

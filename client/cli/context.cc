@@ -69,6 +69,25 @@ std::string_view Advice(Code code) {
   }
 }
 
+// Why there is no session: most often that nobody is there, but not always.
+Status NoSession(const std::string& address, const std::string& why) {
+  const auto says = [&](std::string_view text) { return why.find(text) != std::string::npos; };
+  const std::string text = fmt::format("no session with the daemon at {}: {}", address, why);
+  if (says("no common wire")) {
+    return Status(Code::kUnimplemented,
+                  text + " (leave --wire out, or start the daemon with --wires=ucx,tcp)");
+  }
+  if (says("Permission denied")) {
+    return Status(Code::kPermissionDenied,
+                  text + " (at its Unix socket only the daemon's user and root may connect)");
+  }
+  if (says("not a Penstock frame")) {
+    return Status(Code::kDisconnected,
+                  text + " (another program's port, or that of the daemon's administration?)");
+  }
+  return Status(Code::kDisconnected, text);
+}
+
 }  // namespace
 
 int ExitCodeOf(Code code) {
@@ -128,8 +147,7 @@ Result<std::unique_ptr<Client>> Context::Connect(const std::string& wire) const 
   const Deadline patience =
       Deadline::After(std::min<Duration>(settings_.timeout, options.connect_timeout));
   if (client->WaitConnected(patience)) return client;
-  return Status(Code::kDisconnected, fmt::format("no session with a daemon at {}: {}",
-                                                 options.address, client->stats().last_error));
+  return NoSession(options.address, client->stats().last_error);
 }
 
 Result<NamespaceDescriptor> Context::Descriptor() const {

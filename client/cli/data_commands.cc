@@ -278,7 +278,11 @@ int OnKeys(const Context& context, const KeyArguments& which, const std::string&
     if (status.ok()) ++good;
     if (first.ok()) first = status;
   }
-  if (!first.ok()) return context.Fail(first, {{"items", items}});
+  if (!first.ok()) {
+    std::string text = fmt::format("{} {} of {}", done, good, keys->size());
+    if (!first.message().empty()) text += "; " + first.message();
+    return context.Fail(Status(first.code(), text), {{"items", items}});
+  }
   return context.Print({{"ok", true}, {"code", "OK"}, {"items", items}},
                        fmt::format("{} {} of {}", done, good, keys->size()));
 }

@@ -127,7 +127,7 @@ void AddLimits(Settings& s, OptionTable& table) {
       .Add("threads.workers", IntegerOption(&s.worker_threads, Range<uint32_t>{0, 256}),
            "Threads that check large chunks. 0: one for two cores, at most 4.")
       .Add("limits.sessions", IntegerOption(&s.max_sessions, Range<uint32_t>{8, 1u << 20}),
-           "Sessions at a time. Cut to what RLIMIT_NOFILE allows, with a warning.")
+           "Sessions at a time. Cut to what RLIMIT_NOFILE allows, as the log tells.")
       .Add("limits.in_flight", IntegerOption(&s.max_in_flight, Range<uint32_t>{1, 1u << 24}),
            "FETCH and STORE requests at a time, in all. Beyond: BUSY.")
       .Add("limits.session_in_flight",

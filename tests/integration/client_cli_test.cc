@@ -186,6 +186,17 @@ TEST_F(ClientCli, NobodyThereIsExitCodeThreeWithWhatToDo) {
   EXPECT_EQ(doctor.json()["ok"], false);
 }
 
+TEST_F(ClientCli, WhatStandsInTheWayIsNamedWhereTheDaemonRuns) {
+  const Output wire = Run("ping --wire ucx");
+  EXPECT_EQ(wire.exit_code, 7);
+  EXPECT_THAT(wire.err, HasSubstr("leave --wire out"));
+  EXPECT_EQ(Run("put kept <" + WriteFile("x", "x")).exit_code, 0);
+  const Output drop = Run("drop kept never-there --json");
+  EXPECT_EQ(drop.exit_code, 1);
+  EXPECT_THAT(drop.err, HasSubstr("dropped 1 of 2"));
+  EXPECT_EQ(drop.json()["items"][0]["code"], "OK");
+}
+
 TEST_F(ClientCli, WrongUsageIsExitCodeTwoAndNamesTheMistake) {
   EXPECT_EQ(Run("").exit_code, 2);
   EXPECT_EQ(Run("put x " + directory_.path()).exit_code, 2) << "a folder is no value";
