@@ -227,6 +227,11 @@ Status PlanListening(const Settings& s, bool is_default, DaemonOptions& options)
       options.wires.push_back("tcp");
     }
   }
+  if (std::find(options.wires.begin(), options.wires.end(), "tcp") == options.wires.end()) {
+    return Status(Code::kInvalidArgument,
+                  "wires: add tcp, over which the daemon checks itself, and to which clients fall "
+                  "back");
+  }
   return Status::Ok();
 }
 

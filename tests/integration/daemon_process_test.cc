@@ -245,6 +245,9 @@ TEST(DaemonProcessTest, AWrongSettingIsNamedWithItsSourceAndAGuess) {
   EXPECT_EQ(file.exit, 2);
   EXPECT_THAT(file.log, HasSubstr("sesions"));
   EXPECT_THAT(file.log, HasSubstr("p.yaml:4"));
+  const Ended wires = RunToEnd(With(kFreePorts, "--wires=ucx"));
+  EXPECT_NE(wires.exit, 0);
+  EXPECT_THAT(wires.log, HasSubstr("add tcp"));
 }
 
 TEST(DaemonProcessTest, LimitsOfTheSystemThatAreTooSmallAreNamedWithBothAmounts) {
