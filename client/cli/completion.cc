@@ -18,12 +18,13 @@ std::vector<const CLI::App*> Commands(const CLI::App& app) {
 }
 
 // "--json --timeout -o": the options that begin with a dash.
+void AppendNames(const CLI::Option& option, std::vector<std::string>& names) {
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+}
 std::vector<std::string> OptionNames(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-  }
+  for (const CLI::Option* option : app.get_options()) AppendNames(*option, names);
   return names;
 }
 
@@ -33,9 +34,7 @@ std::vector<std::string> ValueOptions(const CLI::App& app, bool files) {
   const auto add = [&](const CLI::App& of) {
     for (const CLI::Option* option : of.get_options()) {
       const bool takes_value = option->get_items_expected_max() > 0;
-      if (!takes_value || (option->get_type_name() == "FILE") != files) continue;
-      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+      if (takes_value && (option->get_type_name() == "FILE") == files) AppendNames(*option, names);
     }
   };
   add(app);

@@ -42,7 +42,6 @@ class ConnectorConfig:
     trust_media_ids: bool = _option(
         False, "share prompts with images, video or audio, too: clients name them by content"
     )
-
     trust_adapter_files: bool = _option(
         False, "share prompts with a LoRA adapter, too: its files never change where they lie"
     )

@@ -94,7 +94,7 @@ class EarlyData {
     State state = State::kWaiting;
     bool lost = false;
   };
-  // Another entry for `request_id`, or null when there are too many.
+  // The entry of `request_id`, which may be new; null when there are too many.
   Entry* EntryOf(uint64_t request_id);
   void Release(const Frame& frame);
 
