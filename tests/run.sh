@@ -90,6 +90,7 @@ count_tests() {
 show_complaints() {
   local complaint='^[^ ]+:[0-9]+: Failure|: (error|fatal error):|runtime error:|^\[  FAILED  \]|^E   '
   complaint+='|(ERROR|WARNING|SUMMARY): [A-Za-z]+Sanitizer|\*\*\*(Failed|Timeout|Exception)'
+  complaint+='|: FAILED \(exit|ERROR: libFuzzer|^finding '
   grep -E -A 6 "$complaint" "$1" | head -n 80 | sed 's/^/      > /' || true
 }
 

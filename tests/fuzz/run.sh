@@ -47,9 +47,9 @@ fuzz() {
     >"$BUILD/logs/$1.log" 2>&1
 }
 
-# report TARGET STATUS
+# report TARGET STATUS: of a failure also the input itself, for the machine may be gone when it is read.
 report() {
-  local log=$BUILD/logs/$1.log runs coverage
+  local log=$BUILD/logs/$1.log runs coverage finding
   runs=$(awk '/number_of_executed_units/ { print $2 }' "$log")
   coverage=$(grep -oE 'cov: [0-9]+' "$log" | tail -n 1)
   if (($2 == 0)); then
@@ -57,17 +57,20 @@ report() {
   else
     echo "$1: FAILED (exit $2); the end of $log:"
     tail -n 40 "$log"
+    for finding in "$BUILD/findings/$1"-*; do
+      [[ ! -f $finding ]] || echo "finding ${finding##*/}, base64: $(base64 -w0 "$finding")"
+    done
   fi
 }
 
-passed=0 failed=0 running=()
+passed=0 failed=0 running=() failures=()
 # finish_one: waits for the oldest target that runs.
 finish_one() {
   local target=${running[0]%%:*} pid=${running[0]##*:} rc=0
   running=("${running[@]:1}")
   wait "$pid" || rc=$?
   report "$target" "$rc"
-  if ((rc == 0)); then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+  if ((rc == 0)); then passed=$((passed + 1)); else failed=$((failed + 1)) failures+=("$target"); fi
 }
 for target in "${TARGETS[@]}"; do
   ((${#running[@]} < JOBS)) || finish_one
@@ -82,5 +85,6 @@ if ((KEEP && failed == 0)); then
       >"$BUILD/logs/$target.merge.log" 2>&1 || exit 1
   done
 fi
+((failed == 0)) || echo "with a finding: ${failures[*]}"
 echo "$passed passed, $failed failed"
 ((failed == 0))
