@@ -42,7 +42,7 @@ fuzz() {
   local work=$BUILD/corpus/$1 findings=$BUILD/findings/$1-
   mkdir -p "$work" "$BUILD/findings" "$BUILD/logs"
   timeout --kill-after=5 $((SECONDS_EACH + 60)) \
-    "$BUILD/tests/fuzz/$1_fuzz" "$work" "$CORPUS/$1" -max_total_time="$SECONDS_EACH" -timeout=10 \
+    "$BUILD/tests/fuzz/$1_fuzz" "$work" "$CORPUS/$1" -max_total_time="$SECONDS_EACH" -timeout=30 \
     -rss_limit_mb=1024 -max_len=8192 -artifact_prefix="$findings" -print_final_stats=1 \
     >"$BUILD/logs/$1.log" 2>&1
 }
