@@ -87,7 +87,7 @@ typedef struct penstock_client_options {
   size_t struct_size;
   /* NULL or 0 in any of these: the default. */
   const char* address; /* "tcp://127.0.0.1:7411" (default), "unix:///path". */
-  const char* wire;    /* "auto" (default), "tcp", "ucx". */
+  const char* wire;    /* "auto" (default), "local", "tcp", "ucx". */
   const char* tenant;  /* "default". */
   const char* name;    /* Shown by `penstock top`; default program:pid. */
   uint32_t streams;

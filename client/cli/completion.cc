@@ -80,7 +80,7 @@ _penstock() {{
     case " $commands " in *" $word "*) command="$word"; break ;; esac
   done
   case "$previous" in
-    --wire) COMPREPLY=($(compgen -W 'auto tcp ucx' -- "$current")); return ;;
+    --wire) COMPREPLY=($(compgen -W 'auto local tcp ucx' -- "$current")); return ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh' -- "$current")); return ;;
     {3}) COMPREPLY=($(compgen -f -- "$current")); return ;;
     {4}) COMPREPLY=(); return ;;

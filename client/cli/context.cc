@@ -22,7 +22,7 @@ OptionTable MakeTable(Settings& settings) {
   table.Add("address", TextOption(&settings.address), "Where the daemon serves clients.");
   table.Add("admin_address", TextOption(&settings.admin_address),
             "Where the daemon is administered.");
-  table.Add("wire", TextOption(&settings.wire), "auto, tcp or ucx.");
+  table.Add("wire", TextOption(&settings.wire), "auto, local, tcp or ucx.");
   table.Add("tenant", TextOption(&settings.tenant), "On whose behalf.");
   table.Add("namespace", TextOption(&settings.ns), "The name of a simple namespace.");
   table.Add("timeout", DurationOption(&settings.timeout), "The longest that one call may take.");

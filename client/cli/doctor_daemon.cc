@@ -91,7 +91,10 @@ Finding TestWire(const Context& context, const std::string& wire) {
   const bool offered =
       client.ok() || client.status().message().find("no common wire") == std::string::npos;
   if (!offered) {
-    return {Level::kOk, name, "not offered by the daemon (penstockd --wires=ucx,tcp does)", ""};
+    return {Level::kOk, name,
+            wire == "local" ? "not offered: it is for the daemon's own user, at its Unix socket"
+                            : "not offered by the daemon (penstockd --wires=ucx,tcp does)",
+            ""};
   }
   if (!client.ok()) {
     return {Level::kWarn, name, client.status().message(),

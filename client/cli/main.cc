@@ -34,7 +34,7 @@ void AddSettings(CLI::App& app, GivenSettings& given) {
       ->type_name("HOST:PORT");
   app.add_option("--wire", given.wire,
                  fmt::format("What carries the bytes, usually {}", usual.wire))
-      ->check(CLI::IsMember({"auto", "tcp", "ucx"}));
+      ->check(CLI::IsMember({"auto", "local", "tcp", "ucx"}));
   app.add_option("--tenant", given.tenant,
                  fmt::format("On whose behalf, usually {}", usual.tenant));
   app.add_option("--namespace", given.ns,

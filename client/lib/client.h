@@ -37,7 +37,7 @@ namespace penstock {
 
 struct ClientOptions {
   std::string address = "tcp://127.0.0.1:7411";  // Or "unix:///path".
-  std::string wire = "auto";                     // "auto", "tcp", "ucx".
+  std::string wire = "auto";                     // "auto", "local", "tcp", "ucx".
   std::string tenant = "default";
   std::string name;              // Shown by `penstock top`; default: program:pid.
   uint32_t streams = 2;          // Data streams of the tcp wire.

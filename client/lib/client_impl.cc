@@ -11,8 +11,8 @@ namespace {
 
 Status CheckOptions(const ClientOptions& options) {
   const auto bad = [](std::string what) { return Status(Code::kInvalidArgument, std::move(what)); };
-  if (options.wire != "auto" && options.wire != "tcp" && options.wire != "ucx") {
-    return bad(fmt::format("wire \"{}\": expected auto, tcp or ucx", options.wire));
+  if (!IsWireName(options.wire)) {
+    return bad(fmt::format("wire \"{}\": expected auto, local, tcp or ucx", options.wire));
   }
   if (options.streams == 0) return bad("streams: at least 1");
   if (options.max_in_flight == 0) return bad("max_in_flight: at least 1");

@@ -19,13 +19,19 @@ WireReport DescribeUcx() {
 
 }  // namespace
 
+bool IsWireName(std::string_view name) {
+  return name == "auto" || name == "local" || name == "tcp" || name == "ucx";
+}
+
 bool HasRdmaDevice() {
   std::error_code error;
   return !std::filesystem::is_empty("/sys/class/infiniband", error) && !error;
 }
 
 std::vector<WireReport> DescribeWires() {
-  return {{"tcp", true, "plain sockets: TCP over IPv4 and IPv6, and Unix sockets"}, DescribeUcx()};
+  return {{"local", true, "one host: memory that the other side reads, over a Unix socket"},
+          {"tcp", true, "plain sockets: TCP over IPv4 and IPv6, and Unix sockets"},
+          DescribeUcx()};
 }
 
 }  // namespace penstock

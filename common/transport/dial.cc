@@ -25,6 +25,7 @@ bool IsThisHost(const SocketAddress& address) {
 std::vector<std::string> WiresToAskFor(const std::string& wire,
                                        const std::vector<SocketAddress>& addresses) {
   if (wire != "auto") return {wire};
+  if (addresses.front().family() == AF_UNIX) return {"local", "tcp"};
   const bool remote = !std::all_of(addresses.begin(), addresses.end(), IsThisHost);
   if (remote && HasRdmaDevice()) return {"ucx", "tcp"};
   return {"tcp"};
@@ -117,7 +118,8 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
                     fmt::format("{} chose the wire \"{}\"", reply.software, reply.wire));
     }
     if (reply.wire == "ucx") return Status::Ok();
-    if (reply.streams == 0 || reply.streams > kMaxStreams) {
+    const uint32_t most = reply.wire == "local" ? 1 : kMaxStreams;
+    if (reply.streams == 0 || reply.streams > most) {
       return Status(Code::kCorruptMessage, fmt::format("{} data streams", reply.streams));
     }
     return Status::Ok();
@@ -177,7 +179,12 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
 
   void MakeSession() {
     const auto session = NewSession();
-    session->SetWire(std::make_unique<TcpWire>(session->wire_owner(), reply_.streams));
+    if (reply_.wire == "local") {
+      session->SetWire(std::make_unique<TcpWire>(
+          session->wire_owner(), References(/*daemon=*/false, reply_.token, std::nullopt)));
+    } else {
+      session->SetWire(std::make_unique<TcpWire>(session->wire_owner(), reply_.streams));
+    }
     std::exchange(on_dialed_, nullptr)(session.get());
     for (UniqueFd& fd : attached_) {
       const Status status = session->wire().AttachStream(std::move(fd), session);
@@ -244,11 +251,10 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
 };
 
 Status CheckOptions(const DialOptions& options) {
-  if (options.wire == "auto" || options.wire == "tcp" || options.wire == "ucx") {
-    return Status::Ok();
-  }
-  return Status(Code::kInvalidArgument,
-                fmt::format("\"{}\" is not a wire; expected auto, tcp or ucx", options.wire));
+  if (IsWireName(options.wire)) return Status::Ok();
+  return Status(
+      Code::kInvalidArgument,
+      fmt::format("\"{}\" is not a wire; expected auto, local, tcp or ucx", options.wire));
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/deadline.h"
@@ -50,6 +52,14 @@ struct SessionLimits {
   std::shared_ptr<MessageBudget> message_budget;
 };
 
+// A file in memory that clients on this host may read, mapped at `base`. The descriptor is the
+// caller's, sealed against writing, and outlives the listener.
+struct ExportedMemory {
+  int fd = -1;
+  const std::byte* base = nullptr;
+  uint64_t bytes = 0;
+};
+
 struct ListenOptions {
   std::vector<Address> addresses;  // Port 0: the kernel chooses.
   std::string advertise_host;      // What clients are told to reach for the ucx wire.
@@ -58,6 +68,8 @@ struct ListenOptions {
   SessionLimits limits;
   uint32_t max_sessions = 4096;
   UcxConfig ucx_config;
+  // What sessions over the local wire send of it is read by the clients themselves.
+  std::optional<ExportedMemory> exported;
   // Called for connections that never became a session, with the reason: for counters. On any of
   // the loops; must not block.
   std::function<void(const Status&)> on_refused;
@@ -85,7 +97,7 @@ class Listener {
 
 struct DialOptions {
   Address address;
-  std::string wire = "auto";  // "auto", "tcp" or "ucx".
+  std::string wire = "auto";  // "auto", "local", "tcp" or "ucx".
   uint32_t streams = 2;       // Data streams asked for (tcp wire).
   uint64_t incarnation = 0;
   std::string tenant = "default";
@@ -100,12 +112,15 @@ using OnDialed = std::function<void(Result<Session*>)>;
 
 // Connects and says HELLO within `deadline`. From any thread. Errors: kDisconnected, kVersionSkew
 // (both versions are in the text), kDeadlineExceeded, kBusy, kPermissionDenied, kInvalidArgument,
-// kUnimplemented (no common wire). With wire "auto", ucx is asked for only where this machine has
-// an RDMA device and the daemon is reached at neither a Unix socket nor a loopback address (else
-// sockets are faster and do not poll), and a ucx wire that does not come up falls back to tcp;
-// session.info().wire says which it is.
+// kUnimplemented (no common wire). With wire "auto", local is asked for at a Unix socket, and ucx
+// only where this machine has an RDMA device and the daemon is reached at neither a Unix socket nor
+// a loopback address (else sockets are faster and do not poll), and a ucx wire that does not come
+// up falls back to tcp; session.info().wire says which it is.
 void Dial(EventLoop& loop, const DialOptions& options, const Deadline& deadline,
           SessionEvents& events, OnDialed on_dialed);
+
+// auto, local, tcp or ucx.
+bool IsWireName(std::string_view name);
 
 // Whether the kernel knows one; the ucx wire is for machines that have.
 bool HasRdmaDevice();

@@ -33,6 +33,11 @@ enum class MessageType : uint8_t {
   kPong = 6,
   kGoodbye = 7,
   kData = 8,
+  // On the data stream of the local wire: data that lies in memory which the receiver reads by
+  // itself, the answer to that, and what the two sides tell of their memory.
+  kReference = 9,
+  kTaken = 10,
+  kMemory = 11,
   // Requests of a client. Each is answered by exactly one kReply with the same request id.
   kOpenNamespace = 16,
   kMatch = 17,

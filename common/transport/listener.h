@@ -72,7 +72,8 @@ class SessionMaker : public std::enable_shared_from_this<SessionMaker> {
  private:
   struct Request;  // A HELLO that was found good.
 
-  Result<std::shared_ptr<Request>> Judge(const Hello& hello);
+  bool MayBeLocal(int fd) const;
+  Result<std::shared_ptr<Request>> Judge(const Hello& hello, int fd);
   void OnHello(UniqueFd fd, ByteSpan body);
   void MakeSession(const Request& request);
   // The wire that the request is to have; it may fall back to tcp. Writes to `reply` where it is.

@@ -13,9 +13,10 @@ constexpr int kSmallInARow = 16;
 
 }  // namespace
 
-RawDataHeader EncodeDataHeader(uint64_t request_id, const DataHeader& header) {
+RawDataHeader EncodeDataHeader(uint64_t request_id, const DataHeader& header, MessageType type,
+                               uint32_t extra_bytes) {
   RawDataHeader raw;
-  const FrameHeader frame = MakeFrameHeader(MessageType::kData, request_id, sizeof(DataHeader));
+  const FrameHeader frame = MakeFrameHeader(type, request_id, sizeof(DataHeader) + extra_bytes);
   std::memcpy(raw.data(), &frame, sizeof(frame));
   std::memcpy(raw.data() + sizeof(frame), &header, sizeof(header));
   return raw;
@@ -43,6 +44,12 @@ SendQueue::Items* SendQueue::NextItems() {
 
 uint64_t SendQueue::FrameLength(const OutItem& item) const {
   const uint64_t most = std::min(item.header.length - item.given_out, options_.slice_bytes);
+  if (options_.max_pieces > 0) {
+    std::array<iovec, kMaxReferences> next;
+    uint64_t described = most;
+    item.cursor.Peek(described, std::span(next).first(options_.max_pieces));
+    return described;
+  }
   if (options_.scattered_bytes == 0 || most <= options_.scattered_bytes) return most;
   // One long piece, or short ones until the next long one begins.
   std::array<iovec, 64> next;

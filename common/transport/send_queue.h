@@ -18,8 +18,12 @@ namespace penstock {
 
 // The two headers of a DATA frame as they travel.
 inline constexpr size_t kDataHeaderBytes = sizeof(FrameHeader) + sizeof(DataHeader);
+// Most pieces of memory that one reference names.
+inline constexpr size_t kMaxReferences = 64;
 using RawDataHeader = std::array<std::byte, kDataHeaderBytes>;
-RawDataHeader EncodeDataHeader(uint64_t request_id, const DataHeader& header);
+// `extra_bytes`: of the body, behind the DataHeader.
+RawDataHeader EncodeDataHeader(uint64_t request_id, const DataHeader& header,
+                               MessageType type = MessageType::kData, uint32_t extra_bytes = 0);
 
 // One SendData() under way. Shared by the frames that carry its slices.
 struct OutItem {
@@ -42,11 +46,16 @@ struct OutFrame {
   std::shared_ptr<OutItem> item;
   RawDataHeader header;
   uint64_t length = 0;  // Payload bytes.
-  uint64_t sent = 0;    // Of header and payload.
+  uint64_t sent = 0;    // Of header and what follows it.
   PieceCursor cursor;   // At the next payload byte to send.
   bool zeros = false;   // The rest of the payload comes from a page of zeros.
+  // Where the payload lies, as it travels instead of it; empty for payload that does travel.
+  std::vector<std::byte> references;
 
-  uint64_t left() const { return kDataHeaderBytes + length - sent; }
+  bool is_reference() const { return !references.empty(); }
+  uint64_t left() const {
+    return kDataHeaderBytes + (is_reference() ? references.size() : length) - sent;
+  }
 };
 
 class SendQueue {
@@ -55,6 +64,8 @@ class SendQueue {
     uint64_t slice_bytes = 1u << 20;  // Longest payload of one frame.
     // Payloads above this are one piece of memory each, cut where a piece ends. 0: no matter.
     uint64_t scattered_bytes = 0;
+    // Most pieces of memory in one frame. 0: no matter.
+    size_t max_pieces = 0;
   };
   // Runs a function soon, in order.
   using Defer = std::function<void(std::function<void()>)>;

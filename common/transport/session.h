@@ -41,7 +41,7 @@ struct SessionInfo {
   std::string peer_address;       // As seen by the socket.
   std::string tenant;             // Client's claim; only set on the daemon's side.
   std::string client_name;        // For people: "vllm-worker-0"; only on the daemon's side.
-  std::string wire;               // "tcp" or "ucx"
+  std::string wire;               // "local", "tcp" or "ucx"
   uint32_t streams = 0;           // Data streams of the tcp wire.
   uint32_t max_in_flight = 0;     // Requests that the daemon takes at a time from one session.
   uint32_t eager_bytes = 0;       // STOREs up to this many payload bytes need no grant.
@@ -115,6 +115,10 @@ class Session {
 
   // It has begun to end: nothing more is sent, what is on its way fails, and OnClosed() follows.
   virtual bool closing() const = 0;
+
+  // Whether long payloads are not sent, but read by the peer where they are (the local wire, as far
+  // as the system lets the peer).
+  virtual bool refers() const = 0;
 
   // Ends the session; OnClosed(why) follows from the loop, never from inside this call.
   virtual void Close(const Status& why) = 0;

@@ -170,7 +170,11 @@ void SessionImpl::SendData(uint64_t request_id, const DataHeader& header,
 }
 
 void SessionImpl::Abandon(uint64_t request_id, std::function<void()> done) {
-  if (closing()) return Defer(std::move(done));
+  if (closing()) {
+    // The peer may be reading that memory until the wire has stopped.
+    if (state_ != State::kClosed && done) after_stop_.push_back(std::move(done));
+    return;
+  }
   wire_->Abandon(request_id, std::move(done));
 }
 
@@ -289,7 +293,10 @@ void SessionImpl::ShutDown() {
 void SessionImpl::FinishClose() {
   // A completion may start something new, which is completed in turn; one that always does so is
   // not followed for ever.
-  for (int i = 0; i < kLastRounds && !deferred_.empty(); ++i) RunDeferred();
+  for (int i = 0; i < kLastRounds && !(deferred_.empty() && after_stop_.empty()); ++i) {
+    RunDeferred();
+    for (const auto& fn : std::exchange(after_stop_, {})) fn();
+  }
   state_ = State::kClosed;
   control_.Reset();
   if (events_ != nullptr) events_->OnClosed(why_);

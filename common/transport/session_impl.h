@@ -61,6 +61,7 @@ class SessionImpl final : public Session,
                 SendDone done) override;
   void Abandon(uint64_t request_id, std::function<void()> done) override;
   size_t queued_bytes() const override;
+  bool refers() const override { return wire_ && wire_->refers(); }
   void Close(const Status& why) override;
   bool closing() const override { return state_ != State::kOpen; }
 
@@ -107,6 +108,7 @@ class SessionImpl final : public Session,
   Status why_;
   bool flush_scheduled_ = false;
   std::vector<std::function<void()>> deferred_;
+  std::vector<std::function<void()>> after_stop_;  // Of Abandon() while it ends.
   bool deferred_scheduled_ = false;
   EventLoop::TimerId timer_ = 0;
   MonotonicTime last_received_ = MonotonicNow();

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -148,12 +149,28 @@ void SessionMaker::OnHandshake(UniqueFd fd, const HandshakeMessage& message) {
   }
 }
 
-Result<std::shared_ptr<SessionMaker::Request>> SessionMaker::Judge(const Hello& hello) {
+// Whether the local wire can be had with this peer, who reads the memory of all tenants: the
+// daemon's own user, or root.
+bool SessionMaker::MayBeLocal(int fd) const {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (!options_.exported || getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      address.ss_family != AF_UNIX || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return false;
+  }
+  // As users look whom the daemon's namespace does not know.
+  constexpr uid_t kSomebody = 65534;
+  return peer.uid == 0 || (peer.uid == geteuid() && peer.uid != kSomebody);
+}
+
+Result<std::shared_ptr<SessionMaker::Request>> SessionMaker::Judge(const Hello& hello, int fd) {
   auto request = std::make_shared<Request>();
   PENSTOCK_ASSIGN_OR_RETURN(request->version,
                             AgreeOnVersion(hello.version_min, hello.version_max, hello.software));
   for (const std::string& wire : options_.wires) {
-    const bool known = wire == "tcp" || wire == "ucx";
+    const bool known = wire == "tcp" || wire == "ucx" || (wire == "local" && MayBeLocal(fd));
     if (request->wire.empty() && known && Contains(hello.wires, wire)) request->wire = wire;
   }
   if (request->wire.empty()) {
@@ -171,7 +188,7 @@ void SessionMaker::OnHello(UniqueFd fd, ByteSpan body) {
   if (!hello.ok()) {
     return Refused(hello.status().Annotate(PeerName(fd.get())));
   }
-  const auto request = Judge(*hello);
+  const auto request = Judge(*hello, fd.get());
   if (!request.ok()) {
     SendLast(fd.get(), MessageType::kHelloReply, EncodeHelloReply(Reply(request.status())));
     return Refused(request.status().Annotate(PeerName(fd.get())));
@@ -245,6 +262,10 @@ Status SessionMaker::MakeWire(const Request& request, SessionImpl& session, Hell
   }
   if (reply.wire == "tcp") {
     session.SetWire(std::make_unique<TcpWire>(session.wire_owner(), reply.streams));
+  } else if (reply.wire == "local") {
+    reply.streams = 1;
+    session.SetWire(std::make_unique<TcpWire>(
+        session.wire_owner(), References(/*daemon=*/true, reply.token, options_.exported)));
   } else {
     reply.streams = 0;
   }

@@ -60,6 +60,7 @@ class Wire {
   virtual void Abandon(uint64_t request_id, std::function<void()> done) = 0;
   virtual void Flush() = 0;
   virtual size_t queued_bytes() const = 0;
+  virtual bool refers() const { return false; }  // As in Session.
   // Sends not yet done, each of which costs memory of ours.
   virtual size_t queued_items() const = 0;
   // kDisconnected when something that is due has not moved for `patience`.

@@ -3,6 +3,7 @@
 #include <prometheus/exposer.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/random.h"
@@ -28,6 +29,13 @@ Address DialableFromHere(Address address) {
   if (address.host == "0.0.0.0" || address.host.empty()) address.host = "127.0.0.1";
   if (address.host == "::") address.host = "::1";
   return address;
+}
+
+// What clients on this host may read.
+std::optional<ExportedMemory> Exported(const ChunkStore& store) {
+  if (store.arena_fd() < 0) return std::nullopt;
+  return ExportedMemory{
+      .fd = store.arena_fd(), .base = store.arena().data(), .bytes = store.arena().size()};
 }
 
 Status MetricsFailure(const std::string& host, uint16_t port, const char* why) {
@@ -145,7 +153,8 @@ Status Daemon::Parts::Listen() {
                        .wires = options.wires,
                        .incarnation = facts.incarnation,
                        .limits = options.session,
-                       .max_sessions = options.max_sessions};
+                       .max_sessions = options.max_sessions,
+                       .exported = Exported(*store)};
   listen.limits.message_budget = messages;
   listen.limits.max_chunk_bytes = std::min(listen.limits.max_chunk_bytes, store->max_chunk_bytes());
   listen.on_refused = [this](const Status& why) {

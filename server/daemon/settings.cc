@@ -36,8 +36,8 @@ TextRule SocketPathRule() {
 
 TextRule WireRule() {
   return {.placeholder = "WIRE", .check = [](std::string_view text) -> Status {
-            if (text == "auto" || text == "ucx" || text == "tcp") return Status::Ok();
-            return Status(Code::kInvalidArgument, "want auto, ucx or tcp");
+            if (IsWireName(text)) return Status::Ok();
+            return Status(Code::kInvalidArgument, "want auto, local, ucx or tcp");
           }};
 }
 
@@ -69,11 +69,12 @@ void AddAddresses(Settings& s, OptionTable& table) {
            TextOption(&s.advertise_host, {.placeholder = "HOST", .may_be_empty = true}),
            "Host name or address that clients are told to use for further connections, where it "
            "differs from the one they dialed (NAT, containers).")
-      .Add(
-          "wires", ListOption(&s.wires, WireRule()),
-          "What may carry bulk bytes, best first: ucx, tcp. auto: tcp, and before it ucx where "
-          "this host has an RDMA device. UCX 1.13 ends the process when garbage comes to its port: "
-          "offer ucx only where nobody hostile can connect.")
+      .Add("wires", ListOption(&s.wires, WireRule()),
+           "What may carry bulk bytes, best first: local, ucx, tcp. auto: tcp, before it ucx where "
+           "this host has an RDMA device, and before that local, which lets clients at the Unix "
+           "socket that have this daemon's user (or root's) read its memory. UCX 1.13 ends the "
+           "process when garbage comes to its port: offer ucx only where nobody hostile can "
+           "connect.")
       .Add(
           "admin.address", TextOption(&s.admin_address, HostPortRule(false)),
           "Where the administration interface (gRPC) listens. It has no access control: keep it on "
@@ -223,6 +224,7 @@ Status PlanListening(const Settings& s, bool is_default, DaemonOptions& options)
     if (wire != "auto") {
       options.wires.push_back(wire);
     } else {
+      options.wires.push_back("local");
       if (HasRdmaDevice()) options.wires.push_back("ucx");
       options.wires.push_back("tcp");
     }

@@ -1,10 +1,11 @@
 // The least that moves bytes between two processes on one machine: blocking sockets, one stream, no
 // protocol. What a transfer of ours is measured against.
 //
-//   bare_socket CHUNK_BYTES SECONDS FOOTPRINT_BYTES [unix]
+//   bare_socket CHUNK_BYTES SECONDS FOOTPRINT_BYTES [unix|memory]
 //
 // One process sends chunks from one end to the other of FOOTPRINT_BYTES and begins again; the other
-// receives them into as much memory. Prints one line of JSON.
+// receives them into as much memory. With `memory` one process does both, with memcpy() and without
+// a socket: what no transfer on this machine can beat. Prints one line of JSON.
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace {
 
@@ -61,6 +63,54 @@ void TcpPair(int (&ends)[2]) {
   }
 }
 
+// The way of one chunk into the receiver's memory.
+class Way {
+ public:
+  Way(const std::string& kind, size_t chunk, size_t footprint) : chunk_(chunk) {
+    if (kind == "memory") {
+      source_ = Arena(footprint);
+      return;
+    }
+    int ends[2];
+    if (kind != "unix") {
+      TcpPair(ends);
+    } else if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) {
+      std::exit(1);
+    }
+    sender_ = fork();
+    if (sender_ == 0) {
+      close(ends[0]);
+      Send(ends[1], chunk, footprint);
+    }
+    close(ends[1]);
+    socket_ = ends[0];
+  }
+  ~Way() {
+    if (source_ != nullptr) return;
+    close(socket_);
+    waitpid(sender_, nullptr, 0);
+  }
+
+  bool Take(char* arena, size_t at) const {
+    if (source_ != nullptr) {
+      std::memcpy(arena + at, source_ + at, chunk_);
+      return true;
+    }
+    for (size_t got = 0; got < chunk_;) {
+      const ssize_t n = read(socket_, arena + at + got, chunk_ - got);
+      if (n <= 0) return false;
+      got += static_cast<size_t>(n);
+    }
+    return true;
+  }
+
+ private:
+  const size_t chunk_;
+  char* source_ = nullptr;
+  int socket_ = -1;
+  pid_t sender_ = -1;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -68,29 +118,14 @@ int main(int argc, char** argv) {
   const size_t chunk = std::strtoull(argv[1], nullptr, 10);
   const std::chrono::duration<double> patience(std::atof(argv[2]));
   const size_t footprint = std::strtoull(argv[3], nullptr, 10);
-  int ends[2];
-  if (argc > 4) {
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 1;
-  } else {
-    TcpPair(ends);
-  }
-  const pid_t sender = fork();
-  if (sender == 0) {
-    close(ends[0]);
-    Send(ends[1], chunk, footprint);
-  }
-  close(ends[1]);
+  const Way way(argc > 4 ? argv[4] : "tcp", chunk, footprint);
   char* arena = Arena(footprint);
   unsigned long long bytes = 0;
   bool warm = false;
   Clock::time_point start = Clock::now();
   for (size_t at = 0;; at = at + 2 * chunk <= footprint ? at + chunk : 0) {
-    for (size_t got = 0; got < chunk;) {
-      const ssize_t n = read(ends[0], arena + at + got, chunk - got);
-      if (n <= 0) return 1;
-      got += static_cast<size_t>(n);
-      bytes += static_cast<unsigned long long>(n);
-    }
+    if (!way.Take(arena, at)) return 1;
+    bytes += chunk;
     const auto elapsed = Clock::now() - start;
     if (!warm && elapsed > patience / 5) {
       warm = true;
@@ -101,8 +136,6 @@ int main(int argc, char** argv) {
     }
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  close(ends[0]);
-  waitpid(sender, nullptr, 0);
   std::printf("{\"gb_per_s\": %.4f}\n", static_cast<double>(bytes) / seconds / 1e9);
   return 0;
 }

@@ -106,14 +106,14 @@ class Suite:
     def __enter__(self) -> "Suite":
         ready = self.scratch / "ready.json"
         daemon = [
-            str(self.build / "server/daemon/penstockd"), "--listen=tcp://127.0.0.1:0",
-            "--wires=ucx,tcp",
+            str(self.build / "server/daemon/penstockd"),
+            f"--listen=tcp://127.0.0.1:0,unix://{self.scratch}/socket", "--wires=local,ucx,tcp",
             "--admin.address=127.0.0.1:0", "--metrics.address=none", "--arena.size=2GiB",
             f"--ready-file={ready}", "--log.level=warn",
         ]  # fmt: skip
         self.background.append(Background(daemon, self.scratch / "penstockd.log"))
         wait_for(ready, self.background[-1].process)
-        self.address = json.loads(ready.read_text())["addresses"][0]
+        self.address, self.local = json.loads(ready.read_text())["addresses"]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,20 +123,19 @@ class Suite:
     # --- contenders: each gives a function that measures once ---
 
     def ours(self, wire: str, operation: str, size: int, *more: str) -> Callable[[], float]:
+        address = self.local if wire == "local" else self.address
         command = [
-            str(self.build / "tests/bench/transfer_bench"), self.address, wire, operation, str(size),
+            str(self.build / "tests/bench/transfer_bench"), address, wire, operation, str(size),
             str(self.seconds), str(FOOTPRINT), *more,
         ]  # fmt: skip
         key = "keys_per_s" if operation == "match" else "gb_per_s"
         return lambda: json.loads(output(command))[key]
 
-    def bare_socket(self, size: int) -> Callable[[], float]:
+    def bare_socket(self, size: int, kind: str = "tcp") -> Callable[[], float]:
         command = [
-            str(self.build / "tests/bench/bare_socket"),
-            str(size),
-            str(self.seconds),
-            str(FOOTPRINT),
-        ]
+            str(self.build / "tests/bench/bare_socket"), str(size), str(self.seconds), str(FOOTPRINT),
+            kind,
+        ]  # fmt: skip
         return lambda: json.loads(output(command))["gb_per_s"]
 
     def iperf3(self, size: int) -> Callable[[], float]:
@@ -222,7 +221,7 @@ class Suite:
         return False
 
     def wires(self) -> list[str]:
-        usable = ["tcp"]
+        usable = ["local", "tcp"]
         try:
             self.ours("ucx", "fetch", 1 << 20)()
             usable.append("ucx")
@@ -236,7 +235,8 @@ class Suite:
         plan: dict[str, dict[str, Callable[[], float]]] = {}
         wires = self.wires()
         for name, size in self.sizes.items():
-            contenders = {"bare socket": self.bare_socket(size)}
+            contenders = {"memcpy": self.bare_socket(size, "memory"),
+                          "bare socket": self.bare_socket(size)}  # fmt: skip
             if self.have("iperf3"):
                 contenders["iperf3"] = self.iperf3(size)
             if self.have("ucx_perftest"):
@@ -245,7 +245,10 @@ class Suite:
             for wire in wires:
                 for operation in ("fetch", "store"):
                     contenders[f"{operation} {wire}"] = self.ours(wire, operation, size)
-            contenders["fetch tcp, no checksum"] = self.ours("tcp", "fetch", size, "no-verify")
+            for wire in ("local", "tcp"):
+                contenders[f"fetch {wire}, no checksum"] = self.ours(
+                    wire, "fetch", size, "no-verify"
+                )
             plan[name] = contenders
         if "4 KiB" in self.sizes and self.have("redis-server") and self.have("redis-benchmark"):
             plan["4 KiB"]["redis get"] = self.redis("get")
@@ -260,12 +263,15 @@ def ratios(experiment: str, medians: dict[str, float]) -> dict[str, float]:
     sockets = [v for k, v in medians.items() if k in ("bare socket", "iperf3", "ucx_perftest tcp")]
     ucx = medians.get("ucx_perftest tcp")  # What UCX takes where the death of a peer is noticed.
     for name, value in medians.items():
+        if name in ("fetch local", "store local"):
+            found[f"{name} / memcpy"] = value / medians["memcpy"]
         if name in ("fetch tcp", "store tcp") and sockets:
             found[f"{name} / best of sockets"] = value / max(sockets)
         if name in ("fetch ucx", "store ucx") and ucx:
             found[f"{name} / ucx_perftest tcp"] = value / ucx
-    if medians.get("fetch tcp, no checksum"):
-        found["checksum on / off"] = medians["fetch tcp"] / medians["fetch tcp, no checksum"]
+    for wire in ("local", "tcp"):
+        if unchecked := medians.get(f"fetch {wire}, no checksum"):
+            found[f"checksum on / off, {wire}"] = medians[f"fetch {wire}"] / unchecked
     for ours, theirs in (("fetch tcp", "redis get"), ("store tcp", "redis set")):
         if theirs in medians:
             found[f"{ours} / {theirs}"] = medians[ours] / medians[theirs]

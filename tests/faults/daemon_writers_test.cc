@@ -19,8 +19,9 @@ class DaemonWritersTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     auto daemon = DaemonProcess::Start(
-        {.args = {"--wires=ucx,tcp", "--arena.size=128MiB", "--session.heartbeat=200ms",
-                  "--session.peer_timeout=1500ms"}});
+        {.args = {"--wires=local,ucx,tcp", "--arena.size=128MiB", "--session.heartbeat=200ms",
+                  "--session.peer_timeout=1500ms"},
+         .listen = ListenFor(GetParam(), directory_.path())});
     ASSERT_TRUE(daemon.ok()) << daemon.status().ToString();
     daemon_ = std::move(*daemon);
     auto client = RawClient::Connect(daemon_->address());
@@ -54,7 +55,7 @@ class DaemonWritersTest : public testing::TestWithParam<const char*> {
   std::unique_ptr<RawClient> client_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Wires, DaemonWritersTest, testing::Values("tcp", "ucx"),
+INSTANTIATE_TEST_SUITE_P(Wires, DaemonWritersTest, testing::Values("local", "tcp", "ucx"),
                          [](const auto& wire) { return std::string(wire.param); });
 
 TEST_P(DaemonWritersTest, AKilledWritersKeyIsFreeAgainAndNothingGrows) {

@@ -58,9 +58,10 @@ struct Holdings {
 
 class DeadPeers : public testing::TestWithParam<const char*> {
  protected:
-  void StartDaemon(const std::string& listen = "tcp://127.0.0.1:0",
-                   std::vector<std::string> more = {}) {
-    more.insert(more.end(), {"--wires=ucx,tcp", "--arena.size=256MiB", "--arena.prefault=true"});
+  void StartDaemon(std::vector<std::string> more = {}, std::string listen = "") {
+    if (listen.empty()) listen = ListenFor(GetParam(), directory_.path());
+    more.insert(more.end(),
+                {"--wires=local,ucx,tcp", "--arena.size=256MiB", "--arena.prefault=true"});
     auto daemon = DaemonProcess::Start({.args = std::move(more), .listen = listen});
     ASSERT_TRUE(daemon.ok()) << daemon.status().ToString();
     daemon_ = std::move(*daemon);
@@ -110,7 +111,7 @@ class DeadPeers : public testing::TestWithParam<const char*> {
   TempDir directory_;
   std::unique_ptr<DaemonProcess> daemon_;
 };
-INSTANTIATE_TEST_SUITE_P(Wires, DeadPeers, testing::Values("tcp", "ucx"),
+INSTANTIATE_TEST_SUITE_P(Wires, DeadPeers, testing::Values("local", "tcp", "ucx"),
                          [](const auto& wire) { return std::string(wire.param); });
 
 TEST_P(DeadPeers, TwentyKilledClientsLeaveNothingInTheDaemon) {
@@ -136,7 +137,7 @@ TEST_P(DeadPeers, TwentyKilledClientsLeaveNothingInTheDaemon) {
 
 // It does not read, for longer than a client may be silent.
 TEST_P(DeadPeers, AClientFrozenInMidFetchIsGivenUpAndDisturbsNobody) {
-  StartDaemon("tcp://127.0.0.1:0", {"--session.heartbeat=500ms", "--session.peer_timeout=5s"});
+  StartDaemon({"--session.heartbeat=500ms", "--session.peer_timeout=5s"});
   auto other = RawClient::Connect(daemon_->address());
   ASSERT_TRUE(other.ok());
   const ChunkKey key = (*other)->Key("of another client");
@@ -194,7 +195,7 @@ TEST_P(DeadPeers, TenKilledDaemonsLeaveNothingInTheirClient) {
       }
     }
     daemon_.reset();
-    StartDaemon(listen);
+    StartDaemon({}, listen);
     ASSERT_TRUE(client->WaitConnected(Soon())) << client->stats().last_error;
     if (round == 3) before = Holdings::Of(getpid());
   }

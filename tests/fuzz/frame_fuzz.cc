@@ -1,5 +1,5 @@
-// Frame headers and DATA headers, the first bytes of anything that connects to the port, and the
-// stream of messages that is made of them.
+// Frame headers and DATA headers, the first bytes of anything that connects to the port, the stream
+// of messages that is made of them, and the references of the local wire.
 
 #include <algorithm>
 #include <cstring>
@@ -7,6 +7,7 @@
 
 #include "common/transport/frame.h"
 #include "common/transport/message_assembler.h"
+#include "common/transport/references.h"
 #include "tests/fuzz/harness.h"
 
 namespace penstock {
@@ -38,6 +39,29 @@ void CheckMade(ByteSpan input) {
   const auto parsed = ParseFrameHeader({reinterpret_cast<const std::byte*>(&made), sizeof(made)});
   FUZZ_CHECK(parsed.ok() == (body_bytes <= FrameHeader::kMaxBodyBytes));
   if (parsed.ok()) FUZZ_CHECK(parsed.value().request_id == request_id);
+}
+
+// Entries small enough to add up to their payload now and then.
+void CheckReferences(ByteSpan input) {
+  ByteReader reader(input);
+  const uint64_t payload_bytes = reader.U16();
+  std::vector<Reference> made;
+  while (reader.remaining() >= 10 && made.size() < 70) {
+    made.push_back({.address = reader.U64(), .length = reader.U16()});
+  }
+  const ByteSpan raw(reinterpret_cast<const std::byte*>(made.data()),
+                     made.size() * sizeof(Reference));
+  for (const ByteSpan bytes : {raw, reader.Take(reader.remaining()), input}) {
+    const auto parsed = ParseReferences(bytes, payload_bytes);
+    if (!parsed.ok()) continue;
+    FUZZ_CHECK(!parsed->empty() && parsed->size() <= kMaxReferences);
+    uint64_t sum = 0;
+    for (const Reference& one : *parsed) {
+      FUZZ_CHECK(one.address + one.length >= one.address);
+      sum += one.length;
+    }
+    FUZZ_CHECK(sum == payload_bytes);
+  }
 }
 
 constexpr uint32_t kMaxBodyBytes = 512;  // Small, for many runs a second.
@@ -97,6 +121,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   penstock::CheckFrame(input);
   penstock::CheckData(input);
   penstock::CheckMade(input);
+  penstock::CheckReferences(input);
   penstock::CheckStream(input);
   return 0;
 }

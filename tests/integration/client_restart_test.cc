@@ -35,7 +35,7 @@ class ClientRestart : public testing::TestWithParam<const char*> {
 
   std::string address() const { return "unix://" + directory_.path() + "/socket"; }
   void StartDaemon() {
-    auto daemon = DaemonProcess::Start({.args = {"--wires=ucx,tcp"}, .listen = address()});
+    auto daemon = DaemonProcess::Start({.args = {"--wires=local,ucx,tcp"}, .listen = address()});
     ASSERT_TRUE(daemon.ok()) << daemon.status().ToString();
     daemon_ = std::move(*daemon);
   }
@@ -183,6 +183,7 @@ TEST_P(ClientRestart, OneSessionServesEverythingWhateverHappens) {
   EXPECT_LE(DescriptorCount(getpid()), before + 8);
 }
 
+INSTANTIATE_TEST_SUITE_P(Local, ClientRestart, testing::Values("local"));
 INSTANTIATE_TEST_SUITE_P(Tcp, ClientRestart, testing::Values("tcp"));
 INSTANTIATE_TEST_SUITE_P(Ucx, ClientRestart, testing::Values("ucx"));
 

@@ -162,6 +162,10 @@ bool Process::WaitStopped(Duration patience) {
 
 std::string Process::Log() const { return ReadAll(log_path_); }
 
+std::string ListenFor(const std::string& wire, const std::string& directory) {
+  return wire == "local" ? "unix://" + directory + "/socket" : "tcp://127.0.0.1:0";
+}
+
 std::string PenstockdPath() { return PENSTOCKD_PATH; }
 
 bool WaitForFile(const std::string& path, const Process& process, Duration patience) {

@@ -102,6 +102,10 @@ class DaemonProcess {
   std::string incarnation_, admin_, metrics_;
 };
 
+// Where a daemon has to listen for clients that are to get `wire`: the local one needs a Unix
+// socket, made in `directory`.
+std::string ListenFor(const std::string& wire, const std::string& directory);
+
 // The path of the penstockd under test.
 std::string PenstockdPath();
 

@@ -86,13 +86,13 @@ bool RawPeer::ReadToEnd() {
 
 void RawPeer::HalfClose() { shutdown(fd_.get(), SHUT_WR); }
 
-HelloReply RawPeer::SayHello(uint32_t streams) {
+HelloReply RawPeer::SayHello(uint32_t streams, const std::string& wire) {
   Hello hello;
   hello.streams = streams;
   hello.max_in_flight = 10;
   hello.software = "raw 1.0";
   hello.tenant = "default";
-  hello.wires = {"tcp"};
+  hello.wires = {wire};
   Send(MessageType::kHello, 0, EncodeHello(hello));
   const auto message = Read();
   EXPECT_TRUE(message.has_value()) << "no answer to HELLO";

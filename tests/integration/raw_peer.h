@@ -35,7 +35,7 @@ class RawPeer {
   void Close() { fd_.Reset(); }
 
   // HELLO as version 1 has it; returns the answer.
-  HelloReply SayHello(uint32_t streams = 1);
+  HelloReply SayHello(uint32_t streams = 1, const std::string& wire = "tcp");
   int fd() const { return fd_.get(); }
 
  private:

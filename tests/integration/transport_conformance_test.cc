@@ -274,8 +274,12 @@ TEST_P(TransportConformance, SourcesThatCannotBeReadFailAndTheSessionGoesOn) {
   FillPattern({source.data(), size}, 9);
   HoledMemory unmapped(size, 0, PROT_NONE);
   HoledMemory half(size, size / 2, PROT_NONE);
+  GuardedBuffer wanted(size + 100);  // What nobody wants need not be read, and then is not bad.
   DoneLog done;
-  peers.server_events.With([&] { peers.server_events.destinations[{1, 9}] = {good.vec()}; });
+  peers.server_events.With([&] {
+    peers.server_events.destinations[{1, 9}] = {good.vec()};
+    for (uint32_t i = 0; i < 4; ++i) peers.server_events.destinations[{1, i}] = {wanted.vec()};
+  });
   peers.OnClient([&](Session& session) {
     const std::vector<iovec> small_then_bad = {iovec{source.data(), 100}, unmapped.vec()};
     std::vector<std::vector<iovec>> payloads = {

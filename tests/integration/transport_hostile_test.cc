@@ -314,7 +314,8 @@ TEST_P(TransportHostile, BrokenDataHeadersEndTheirSessionOnly) {
     ++sessions;
     expect_closed(header.length == (1u << 20) + 1 ? Code::kTooLarge : Code::kCorruptMessage);
   }
-  for (const MessageType type : {MessageType::kPing, MessageType::kStore}) {
+  for (const MessageType type : {MessageType::kPing, MessageType::kStore, MessageType::kMemory,
+                                 MessageType::kReference, MessageType::kTaken}) {
     auto session = Join(*peers);
     session.streams[0]->Send(type, 0, std::vector<std::byte>(24));
     ++sessions;

@@ -259,6 +259,25 @@ TEST_P(TransportLifecycle, SendingAfterCloseIsAnsweredBeforeOnClosed) {
   });
 }
 
+// The peer may be reading that memory until the session has ended.
+TEST_P(TransportLifecycle, AbandoningInASessionThatEndsCallsBackAfterTheSends) {
+  constexpr size_t kBytes = 32u << 20;  // More than any wire takes at once.
+  GuardedBuffer source(kBytes);
+  Peers peers(GetParam());
+  std::vector<std::string> order;
+  peers.OnClient([&](Session& session) {
+    const iovec payload = source.vec();
+    session.SendData(1, {.length = kBytes}, {&payload, 1},
+                     [&](const Status&) { order.push_back("sent"); });
+    session.Close(Status(Code::kCancelled, "enough"));
+    session.Abandon(1, [&] { order.push_back("abandoned"); });
+  });
+  EXPECT_EQ(peers.client_events.WaitClosed().code(), Code::kCancelled);
+  peers.client_loop().Run([&] {
+    EXPECT_EQ(order, (std::vector<std::string>{"sent", "abandoned"}));
+  });
+}
+
 TEST_P(TransportLifecycle, ManySessionsLeaveNothingBehind) {
   Peers peers(GetParam());
   size_t before = 0;

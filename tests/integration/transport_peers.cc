@@ -1,5 +1,7 @@
 #include "tests/integration/transport_peers.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,6 +52,7 @@ std::vector<Road> Roads() {
   return {{"TcpV4", "tcp", "tcp://127.0.0.1:0"},
           {"TcpV6", "tcp", "tcp://[::1]:0"},
           {"TcpUnix", "tcp", "unix"},
+          {"Local", "local", "unix"},
           {"UcxV4", "ucx", "tcp://127.0.0.1:0"},
           {"UcxUnix", "ucx", "unix"}};
 }
@@ -190,6 +193,7 @@ Peers::Peers(const Road& road, const Options& options) {
   listen.addresses = {Address::Parse(directory_.Resolve(road.address)).value()};
   listen.wires = {road.wire};
   listen.incarnation = 77;
+  listen.exported = TestMemory::Get().exported();
   listen.limits = options.server_limits;
   if (options.edit_listen) options.edit_listen(listen);
   std::promise<Session*> accepted;
@@ -253,13 +257,43 @@ void Peers::OnServer(const std::function<void(Session&)>& fn) {
   server_loop_->Run([&] { fn(*server_); });
 }
 
+TestMemory& TestMemory::Get() {
+  static auto* const memory = new TestMemory;
+  return *memory;
+}
+
+TestMemory::TestMemory() : fd_(memfd_create("test-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+  void* base = MAP_FAILED;
+  if (fd_ >= 0 && ftruncate(fd_, kBytes) == 0 && fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
+    base = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd_, 0);
+  }
+  if (base == MAP_FAILED) std::abort();
+  base_ = static_cast<std::byte*>(base);
+}
+
+std::byte* TestMemory::Take(size_t bytes) {
+  const size_t at = taken_.fetch_add((bytes + 4095) / 4096 * 4096);
+  if (at > kBytes - bytes) std::abort();
+  return base_ + at;
+}
+
+void TestMemory::Return(std::byte* memory, size_t bytes) {
+  fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, memory - base_,
+            static_cast<off_t>((bytes + 4095) / 4096 * 4096));
+}
+
 GuardedBuffer::GuardedBuffer(size_t size, uint8_t fill)
-    : memory_(size + 2 * kGuard, std::byte{kGuardByte}) {
+    : memory_(TestMemory::Get().Take(size + 2 * kGuard), size + 2 * kGuard) {
+  std::fill(memory_.begin(), memory_.end(), std::byte{kGuardByte});
   std::fill_n(data(), size, std::byte{fill});
   if (size > 0) registration_ = RegisterForTest(data(), size);
 }
 
-GuardedBuffer::~GuardedBuffer() { CheckGuards(); }
+GuardedBuffer::~GuardedBuffer() {
+  CheckGuards();
+  registration_.reset();
+  TestMemory::Get().Return(memory_.data(), memory_.size());
+}
 
 void GuardedBuffer::CheckGuards() const {
   const auto good = [](std::byte b) { return b == std::byte{kGuardByte}; };

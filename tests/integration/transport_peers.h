@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,7 @@ namespace penstock {
 // Where a suite's sessions run.
 struct Road {
   std::string name;     // For test names.
-  std::string wire;     // "tcp" or "ucx"
+  std::string wire;     // "local", "tcp" or "ucx"
   std::string address;  // What the listener binds; "unix" makes a path of its own.
 };
 
@@ -151,11 +153,32 @@ class Peers {
   Session* server_ = nullptr;  // The first; later ones get their own events.
 };
 
+// A file in memory from which every GuardedBuffer of the process is taken, so that a listener can
+// export it.
+class TestMemory {
+ public:
+  static TestMemory& Get();
+  ExportedMemory exported() const { return {.fd = fd_, .base = base_, .bytes = kBytes}; }
+  // Whole pages; zeros.
+  std::byte* Take(size_t bytes);
+  void Return(std::byte* memory, size_t bytes);
+
+ private:
+  static constexpr size_t kBytes = size_t{16} << 30;  // Of addresses; pages come with use.
+  TestMemory();
+
+  int fd_ = -1;
+  std::byte* base_ = nullptr;
+  std::atomic<size_t> taken_{0};
+};
+
 // Registered memory between two guards that are checked when it goes.
 class GuardedBuffer {
  public:
   explicit GuardedBuffer(size_t size, uint8_t fill = 0);
   ~GuardedBuffer();
+  GuardedBuffer(const GuardedBuffer&) = delete;
+  GuardedBuffer& operator=(const GuardedBuffer&) = delete;
   std::byte* data() { return memory_.data() + kGuard; }
   size_t size() const { return memory_.size() - 2 * kGuard; }
   iovec vec() { return {data(), size()}; }
@@ -164,7 +187,7 @@ class GuardedBuffer {
 
  private:
   static constexpr size_t kGuard = 4096;
-  std::vector<std::byte> memory_;
+  const std::span<std::byte> memory_;
   std::unique_ptr<MemoryRegistration> registration_;
 };
 

@@ -13,6 +13,13 @@ target_compile_definitions(transport_lifecycle_test PRIVATE
 add_dependencies(transport_lifecycle_test transport_child)
 penstock_test(transport_hostile_test SRCS transport_hostile_test.cc DEPS penstock_transport_peers
   LABELS integration TIMEOUT 300)
+add_executable(confined confined.cc)
+target_link_libraries(confined PRIVATE penstock_compile)
+penstock_test(transport_local_test SRCS transport_local_test.cc DEPS penstock_transport_peers
+  LABELS integration TIMEOUT 120)
+target_compile_definitions(transport_local_test PRIVATE
+  PENSTOCK_CONFINED="$<TARGET_FILE:confined>" PENSTOCK_TRANSPORT_CHILD="$<TARGET_FILE:transport_child>")
+add_dependencies(transport_local_test transport_child confined)
 penstock_test(transport_ucx_test SRCS transport_ucx_test.cc DEPS penstock_transport_peers
   LABELS integration TIMEOUT 120)
 target_compile_definitions(transport_ucx_test PRIVATE

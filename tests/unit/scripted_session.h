@@ -78,6 +78,7 @@ class ScriptedSession final : public Session {
   }
 
   size_t queued_bytes() const override { return 0; }
+  bool refers() const override { return false; }
   bool closing() const override { return closed_with.has_value(); }
   void Close(const Status& why) override { closed_with = why; }
 

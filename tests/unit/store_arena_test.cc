@@ -59,7 +59,7 @@ TEST(StoreArena, IsZeroedWritableAndAtLeastAsLargeAsAsked) {
   for (const std::byte b : (*arena)->span()) ASSERT_EQ(b, std::byte{0});
   std::memset((*arena)->base(), 1, (*arena)->size());
   struct stat info;
-  ASSERT_EQ(fstat((*arena)->fd(), &info), 0);
+  ASSERT_EQ(fstat((*arena)->readable_fd(), &info), 0);
   EXPECT_EQ(static_cast<uint64_t>(info.st_size), (*arena)->size());
 }
 
@@ -67,20 +67,21 @@ TEST(StoreArena, OthersCanMapTheDescriptorReadOnlyOnly) {
   auto arena = Arena::Create({.bytes = kMiB, .pages = PageKind::kOrdinary});
   ASSERT_TRUE(arena.ok());
   std::memset((*arena)->base(), 7, kMiB);
-  EXPECT_EQ(mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, (*arena)->fd(), 0), MAP_FAILED);
-  void* view = mmap(nullptr, kMiB, PROT_READ, MAP_SHARED, (*arena)->fd(), 0);
+  EXPECT_EQ(mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, (*arena)->readable_fd(), 0),
+            MAP_FAILED);
+  void* view = mmap(nullptr, kMiB, PROT_READ, MAP_SHARED, (*arena)->readable_fd(), 0);
   ASSERT_NE(view, MAP_FAILED);
   EXPECT_EQ(static_cast<char*>(view)[kMiB - 1], 7);
   EXPECT_NE(mprotect(view, kMiB, PROT_READ | PROT_WRITE), 0);
-  EXPECT_EQ(pwrite((*arena)->fd(), "x", 1, 0), -1);
+  EXPECT_EQ(pwrite((*arena)->readable_fd(), "x", 1, 0), -1);
   munmap(view, kMiB);
 }
 
 TEST(StoreArena, CanNeitherShrinkNorGrowUnderThoseWhoMapIt) {
   auto arena = Arena::Create({.bytes = kMiB, .pages = PageKind::kOrdinary});
   ASSERT_TRUE(arena.ok());
-  EXPECT_NE(ftruncate((*arena)->fd(), 0), 0);
-  EXPECT_NE(ftruncate((*arena)->fd(), 2 * kMiB), 0);
+  EXPECT_NE(ftruncate((*arena)->readable_fd(), 0), 0);
+  EXPECT_NE(ftruncate((*arena)->readable_fd(), 2 * kMiB), 0);
 }
 
 TEST(StoreArena, PrefaultMakesEveryPageResident) {

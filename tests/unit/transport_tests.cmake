@@ -2,3 +2,4 @@ penstock_test(transport_frame_test SRCS transport_frame_test.cc DEPS penstock_tr
 penstock_test(transport_event_loop_test SRCS transport_event_loop_test.cc DEPS penstock_transport)
 penstock_test(transport_memory_registration_test SRCS transport_memory_registration_test.cc DEPS penstock_transport)
 penstock_test(transport_hello_test SRCS transport_hello_test.cc DEPS penstock_transport)
+penstock_test(transport_references_test SRCS transport_references_test.cc DEPS penstock_transport)

@@ -115,9 +115,10 @@ class Client:
         max_in_flight: int = 256,
         verify_checksums: bool = True,
     ) -> None:
-        """``address``: ``"unix:///path"`` or ``"tcp://host:port"``. ``wire``: ``"auto"``, ``"tcp"``
-        or ``"ucx"``. ``name`` is what an operator sees. ``patience``: how many seconds operations
-        wait for a daemon that went away; then they are DISCONNECTED at once until it is back.
+        """``address``: ``"unix:///path"`` or ``"tcp://host:port"``. ``wire``: ``"auto"``,
+        ``"local"`` (at a Unix socket), ``"tcp"`` or ``"ucx"``. ``name`` is what an operator sees.
+        ``patience``: how many seconds operations wait for a daemon that went away; then they are
+        DISCONNECTED at once until it is back.
         ``max_in_flight``: operations; further ones are BUSY at once. Raises InvalidArgument."""
         self._core = _core.Client(
             address=address,

@@ -25,7 +25,7 @@ class ConnectorConfig:
     """The connector's settings. Times are in the unit that the name ends in."""
 
     url: str = _option("tcp://127.0.0.1:7411", "penstockd's address: tcp://host:port, unix:///path")
-    wire: str = _option("auto", "how bulk bytes move: auto, tcp or ucx")
+    wire: str = _option("auto", "how bulk bytes move: auto, local, tcp or ucx")
     tenant: str = _option("default", "whose chunks these are")
     tenant_salt: str = _option("", "changes every key of the tenant")
     name: str = _option("", "what operators see of this engine; default: vllm and the process id")
@@ -88,8 +88,10 @@ class ConnectorConfig:
                 raise ConfigError(_unknown(key, list(fields)))
             values[key] = _checked(fields[key], value)
         config = cls(**values)
-        if config.wire not in ("auto", "tcp", "ucx"):
-            raise ConfigError(f'penstock: wire is "{config.wire}", not one of auto, tcp, ucx')
+        if config.wire not in ("auto", "local", "tcp", "ucx"):
+            raise ConfigError(
+                f'penstock: wire is "{config.wire}", not one of auto, local, tcp, ucx'
+            )
         if not config.url.startswith(("tcp://", "unix://")):
             raise ConfigError(
                 f'penstock: url is "{config.url}"; write tcp://host:port or unix:///path'

@@ -169,9 +169,8 @@ Status Arena::Map(const ArenaOptions& options) {
   // The rest is advice: without it the arena works all the same.
   if (options.pages == PageKind::kTransparentHuge) (void)madvise(base_, size_, MADV_HUGEPAGE);
   (void)madvise(base_, size_, MADV_DONTDUMP);
-  if (fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) != 0) {
-    (void)fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);  // Linux before 5.1.
-  }
+  sealed_ = fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0;
+  if (!sealed_) (void)fcntl(fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);  // Before Linux 5.1.
   return Status::Ok();
 }
 

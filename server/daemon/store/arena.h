@@ -32,7 +32,8 @@ class Arena {
   // A whole number of pages, at least what was asked for.
   uint64_t size() const { return size_; }
   MutableByteSpan span() const { return {base_, size_}; }
-  int fd() const { return fd_; }
+  // The memfd, which others can read and never write; -1 where the kernel cannot seal it like that.
+  int readable_fd() const { return sealed_ ? fd_ : -1; }
   uint64_t page_bytes() const { return page_bytes_; }
   bool locked() const { return locked_; }
 
@@ -47,6 +48,7 @@ class Arena {
   uint64_t page_bytes_ = 0;
   int fd_ = -1;
   bool locked_ = false;
+  bool sealed_ = false;
 };
 
 }  // namespace penstock

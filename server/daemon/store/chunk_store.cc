@@ -317,7 +317,7 @@ ChunkStore::Maintenance ChunkStore::Maintain() {
 
 uint64_t ChunkStore::max_chunk_bytes() const { return parts_->options.max_chunk_bytes; }
 MutableByteSpan ChunkStore::arena() const { return parts_->space->arena().span(); }
-int ChunkStore::arena_fd() const { return parts_->space->arena().fd(); }
+int ChunkStore::arena_fd() const { return parts_->space->arena().readable_fd(); }
 
 std::string ChunkStore::CheckInvariants() const {
   if (std::string wrong = parts_->space->allocator().CheckInvariants(); !wrong.empty())

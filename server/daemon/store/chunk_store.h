@@ -147,7 +147,7 @@ class ChunkStore {
   ChunkStoreStats Stats() const;
   uint64_t max_chunk_bytes() const;
   // The arena: where all pieces() lie, for registration with a device; and its memfd, which others
-  // can map read-only only. Valid as long as the store.
+  // can read and never write, or -1 if they could. Valid as long as the store.
   MutableByteSpan arena() const;
   int arena_fd() const;
   // Walks everything; empty if index, policy and allocator agree, otherwise where they do not. For
