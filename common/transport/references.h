@@ -49,8 +49,8 @@ class References {
   static constexpr uint64_t kMaxBytes = 1u << 20;
 
   // `exported`: what the daemon lets clients read; a client exports nothing.
-  References(bool daemon, const SessionToken& token, std::optional<ExportedMemory> exported)
-      : daemon_(daemon), token_(token), exported_(std::move(exported)) {}
+  References(bool daemon, const SessionToken& token, const std::optional<ExportedMemory>& exported)
+      : daemon_(daemon), token_(token), exported_(exported) {}
   ~References();
   References(References&&) = default;
 
