@@ -382,7 +382,7 @@ Result<DecodedReply> DecodeReply(ByteSpan body) {
   decoded.head.status = CodeFromWire(in.fixed().U16());
   const uint16_t text = in.fixed().U16();
   decoded.head.retry_after_ms = in.fixed().U32();
-  decoded.head.message = AsText(in.rest().Take(text));
+  decoded.head.message = AsText(in.rest().Take(text)).substr(0, kMaxMessageText);
   if (!in.ok()) return Corrupt("REPLY");
   decoded.rest = in.rest().Take(in.rest().remaining());
   return decoded;

@@ -137,6 +137,20 @@ TEST(Messages, LongTextIsCut) {
   EXPECT_EQ(DecodeReply(bytes)->head.message.size(), kMaxMessageText);
 }
 
+// Also by its reader, whatever its writer did, and what follows it stays in its place.
+TEST(Messages, LongTextOfAPeerIsCut) {
+  auto bytes = EncodeReply(ReplyHead::From(
+      MessageType::kPin, Status(Code::kInternal, std::string(kMaxMessageText, 'x'))));
+  const auto text = static_cast<uint16_t>(kMaxMessageText + 1000);
+  std::memcpy(bytes.data() + 6, &text, sizeof(text));
+  bytes.resize(bytes.size() + 1000, std::byte{'y'});
+  bytes.push_back(std::byte{'z'});
+  const auto decoded = DecodeReply(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(decoded->head.message, std::string(kMaxMessageText, 'x'));
+  EXPECT_EQ(AsText(decoded->rest), "z");
+}
+
 // A newer peer appends fields to the fixed part and to the elements: an older one skips them.
 TEST(Messages, FieldsOfNewerVersionsAreSkipped) {
   auto bytes = ReleaseRequest{42}.Encode();
