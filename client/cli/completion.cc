@@ -17,11 +17,12 @@ std::vector<const CLI::App*> Commands(const CLI::App& app) {
   return commands;
 }
 
-// "--json --timeout -o": the options that begin with a dash.
 void AppendNames(const CLI::Option& option, std::vector<std::string>& names) {
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
 }
+
+// "--json --timeout -o": the options that begin with a dash.
 std::vector<std::string> OptionNames(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) AppendNames(*option, names);

@@ -194,13 +194,13 @@ bool DataStream::OnHeader() {
   }
   request_id_ = frame->request_id;
   data_ = *data;
-  type_ = static_cast<MessageType>(frame->type);
+  const auto type = static_cast<MessageType>(frame->type);
   extra_left_ = frame->body_bytes - sizeof(DataHeader);
-  if (type_ == MessageType::kMemory) {
+  if (type == MessageType::kMemory) {
     OnMemory();
-  } else if (type_ == MessageType::kTaken) {
+  } else if (type == MessageType::kTaken) {
     OnTaken();
-  } else if (type_ == MessageType::kReference) {
+  } else if (type == MessageType::kReference) {
     references_want_ = std::exchange(extra_left_, 0);
     references_have_ = 0;
     expect_ = Expect::kReferences;

@@ -109,8 +109,7 @@ class DataStream {
   RawDataHeader raw_header_{};
   size_t header_have_ = 0;
   uint64_t extra_left_ = 0;  // Bytes of a longer DataHeader that we do not know.
-  MessageType type_ = MessageType::kData;
-  UniqueFd received_;  // That came along with what was read last.
+  UniqueFd received_;        // That came along with what was read last.
   std::array<std::byte, kMaxReferences * sizeof(Reference)> raw_references_;
   size_t references_have_ = 0, references_want_ = 0;
   uint64_t referred_bytes_read_ = 0;  // In this turn.
